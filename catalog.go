@@ -150,23 +150,29 @@ func (op *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 	return c, nil
 }
 
-// storedCatalog returns the catalog of the store, or nil.
+// storedCatalog returns the catalog of the store, or nil. It is an error if none can be read.
 func (op *operators) storedCatalog(ctx context.Context) (c *Catalog, err error) {
 	all, err := op.storedCatalogs(ctx)
 	for i := range all {
 		in := &all[i]
-		if c == nil || in.Active && !c.Active || in.Active == c.Active && !in.At.Before(c.At) {
+		if in.unreadable != nil {
+			err = errors.Join(err, in.unreadable)
+		} else if c == nil || in.Active && !c.Active || in.Active == c.Active && !in.At.Before(c.At) {
 			c = &in.Catalog
 		}
 	}
-	return c, err
+	if c != nil {
+		return c, nil
+	}
+	return nil, err
 }
 
 // instance is the catalog of a bus, as the store has it.
 type instance struct {
 	Catalog
-	number int64
-	seen   time.Time
+	number     int64
+	seen       time.Time
+	unreadable error // another version has written the catalog: only Instance is known
 }
 
 // storedCatalogs returns the catalogs of the store, in the order in which their buses began to use it.
@@ -175,7 +181,10 @@ func (op *operators) storedCatalogs(ctx context.Context) (all []instance, err er
 	for _, r := range read {
 		in := instance{number: r.Number, seen: r.Seen}
 		if err := json.Unmarshal(r.Body, &in.Catalog); err != nil {
-			return nil, &DecodeError{What: "catalog", Err: err}
+			in.Catalog, in.unreadable = Catalog{}, &DecodeError{What: "catalog", Err: err}
+			if _, known := op.unreadable.LoadOrStore(r.Instance, nil); !known {
+				op.log.Warn("catalog of another bus cannot be read", zap.String("instance", r.Instance), zap.Error(err))
+			}
 		}
 		in.Instance = r.Instance
 		all = append(all, in)
@@ -345,7 +354,7 @@ func (k *catalogKeeper) changedLocked() {
 	if k.timer != nil {
 		k.timer.Stop()
 	}
-	k.soon, k.timer = true, k.of.time.AfterFunc(catalogDelay, k.record)
+	k.soon, k.timer = true, k.of.time.AfterFunc(catalogDelay, k.recordAgain)
 }
 
 // record submits the catalog. It does not wait for the store.
@@ -353,6 +362,35 @@ func (k *catalogKeeper) record() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.recordLocked()
+}
+
+// recordAgain is record for a bus that has recorded its catalog.
+func (k *catalogKeeper) recordAgain() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.begun {
+		k.recordLocked()
+	}
+}
+
+// withdraw removes the catalog of a bus whose Start has failed: it is no standby.
+func (k *catalogKeeper) withdraw() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.begun || k.ended {
+		return
+	}
+	if k.timer != nil {
+		k.timer.Stop()
+	}
+	k.begun, k.soon, k.timer = false, false, nil
+	k.removeLocked()
+}
+
+func (k *catalogKeeper) removeLocked() {
+	w := newBatch(k.of.time)
+	w.Catalog = &driver.Catalog{Instance: k.of.instance}
+	k.of.store.submit(w, room.Pass{}, func(error) {})
 }
 
 // recordLocked keeps the lock while it submits: an older catalog must not come later.
@@ -370,7 +408,7 @@ func (k *catalogKeeper) recordLocked() {
 	w.Catalog = &driver.Catalog{Instance: c.Instance, Body: w.encode(&c)}
 	var inherited []Directive
 	if !c.Active { // the bus with the lease records directives
-		k.timer = o.time.AfterFunc(standbySeen, k.record)
+		k.timer = o.time.AfterFunc(standbySeen, k.recordAgain)
 	} else if o.directing.TryLock() {
 		inherited = o.inherited()
 		w.direct(inherited...)
@@ -404,11 +442,9 @@ func (k *catalogKeeper) recorded(err error) {
 func (k *catalogKeeper) end() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	switch o := k.of; {
-	case k.begun && !o.store.leads():
-		w := newBatch(o.time)
-		w.Catalog = &driver.Catalog{Instance: o.instance}
-		o.store.submit(w, room.Pass{}, func(error) {})
+	switch {
+	case k.begun && !k.of.store.leads():
+		k.removeLocked()
 	case k.soon:
 		k.recordLocked()
 	}

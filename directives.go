@@ -23,6 +23,8 @@ type operators struct {
 	directing semaphore     // held while a directive is recorded or read, and carried out
 	cataloged catalogKeeper // with a store
 
+	unreadable sync.Map // instances of whose catalogs the log has an entry, to nil
+
 	mu         sync.Mutex           // guards the following
 	directives map[string]Directive // of the store, by name
 }

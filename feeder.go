@@ -215,6 +215,7 @@ func (f *feeder) start(ctx context.Context) error {
 		return nil
 	}
 	f.unwatch()
+	f.bus.operators.cataloged.withdraw()
 	f.bus.durable.giveUpLease()
 	switch {
 	case f.ctx.Err() != nil:
@@ -302,8 +303,7 @@ func (f *feeder) run() {
 func (f *feeder) failed(claims context.Context, err error) {
 	switch {
 	case err == nil, claims.Err() != nil, errors.Is(err, errClaimsEnded):
-	case errors.Is(err, ErrNoLease), errors.Is(err, ErrLeaseLost):
-		f.bus.durable.leaseLost(f.bus.store.epoch.Load())
+	case errors.Is(err, ErrNoLease), errors.Is(err, ErrLeaseLost): // guardedStore has noted it
 	default:
 		f.bus.durable.storeFailed(asFailure(err))
 	}

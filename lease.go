@@ -36,17 +36,17 @@ func (j *durable) awaitLease(ctx context.Context) error {
 	}
 }
 
-// noFailure drops ErrNoLease: the store has not failed if another one has the lease. It keeps all other errors.
+// noFailure returns nil for the error of a store that has not failed: another one has the lease, or another program a lock.
 func noFailure(err error) error {
-	if errors.Is(err, ErrNoLease) {
+	if errors.Is(err, ErrNoLease) || errors.Is(err, driver.ErrBusy) {
 		return nil
 	}
 	return err
 }
 
-// noLease keeps ErrNoLease only, which says which process has the lease.
+// noLease keeps only an error that says which process has the lease, or that another program has a lock.
 func noLease(err error) error {
-	if errors.Is(err, ErrNoLease) {
+	if noFailure(err) == nil {
 		return err
 	}
 	return nil
@@ -208,12 +208,15 @@ func (j *durable) stopCalls() {
 	}
 }
 
-// handOver makes the bus a standby, once its running calls have ended. Another standby has the lease then.
-func (j *durable) handOver() {
-	if j.halts.Set(halt.Lost) {
-		j.feeder.leads.Store(false)
-		j.feeder.noteFailure(j.restart)
+// handOver makes the bus a standby, once its running calls have ended. Another standby has the lease then. It does nothing
+// while the bus stands by: restart looks at the instances again when the bus dispatches.
+func (j *durable) handOver(to string) {
+	if !j.halts.Set(halt.Lost) {
+		return
 	}
+	j.log.Info("lease handed over to a standby with more subscriptions", zap.String("instance", to))
+	j.yielded.Store(to, nil)
+	j.feeder.noteFailure(j.restart)
 }
 
 // release releases the lease that the bus hands over, when it has no dispatch left, and gives the others time to acquire
@@ -241,14 +244,14 @@ const (
 // lookAtInstances hands the lease over if a standby that started later has all subscriptions of this bus and more, and
 // removes the catalogs of buses that are gone.
 func (j *durable) lookAtInstances() {
-	claims := j.feeder.claimsContext()
+	claims, epoch := j.feeder.claimsContext(), j.store.epoch.Load()
 	all, err := j.operators.storedCatalogs(claims)
 	if err != nil {
 		j.feeder.failed(claims, err)
 		return
 	}
 	mine := slices.IndexFunc(all, func(in instance) bool { return in.Instance == j.instance })
-	if mine < 0 || !j.feeder.runs.Load() || !j.dispatches() || j.lifecycle.ending.Load() {
+	if epoch == 0 || mine < 0 || !j.feeder.runs.Load() || !j.dispatches() || j.lifecycle.ending.Load() {
 		return
 	}
 	now := j.time.Now().UTC
@@ -259,17 +262,17 @@ func (j *durable) lookAtInstances() {
 		case in.Active || age > standbyForgotten:
 			w := newBatch(j.time)
 			w.Catalog = &driver.Catalog{Instance: in.Instance}
+			w.Epoch = epoch // if another bus has the lease now, the catalog may be its own
 			j.store.submit(w, room.Pass{}, func(error) {})
 		case in.number > all[mine].number && age < standbyLives && j.yieldsTo(&in.Catalog):
-			j.log.Info("lease handed over to a standby with more subscriptions", zap.String("instance", in.Instance))
-			j.handOver()
+			j.handOver(in.Instance)
 			return
 		}
 	}
 }
 
-// yieldsTo reports whether a standby has all subscriptions that the bus had when it started, and more. It does so once for
-// each standby.
+// yieldsTo reports whether a standby has all subscriptions that the bus had when it started, and more, and the lease was not
+// handed over to it before.
 func (j *durable) yieldsTo(c *Catalog) bool {
 	if len(c.Subscriptions) <= len(j.atStart) {
 		return false
@@ -279,6 +282,6 @@ func (j *durable) yieldsTo(c *Catalog) bool {
 			return false
 		}
 	}
-	_, before := j.yielded.LoadOrStore(c.Instance, nil)
+	_, before := j.yielded.Load(c.Instance)
 	return !before
 }

@@ -193,12 +193,21 @@ func (j *durable) answerInstead(ctx context.Context) error {
 	if !j.feeder.starting.TryLock() {
 		return nil
 	}
-	defer j.feeder.starting.Unlock()
 	if j.feeder.stopped != nil || j.halts.Any() {
+		j.feeder.starting.Unlock()
 		return nil
 	}
 	err := j.acquire(ctx, false)
-	j.giveUpLease()
+	released := make(chan struct{})
+	go func() { // it waits for the lock of another program; stop waits for it
+		defer j.feeder.starting.Unlock()
+		defer close(released)
+		j.giveUpLease()
+	}()
+	select {
+	case <-released:
+	case <-ctx.Done():
+	}
 	return noFailure(err)
 }
 

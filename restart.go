@@ -51,7 +51,7 @@ func (f *feeder) noteFailure(restart func()) bool {
 func (f *feeder) restarted() (again bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.restarting = f.bus.halts.Has(halt.Failed | halt.Lost)
+	f.restarting = f.bus.halts.Has(halt.Failed) || f.bus.durable.isStandby()
 	return f.restarting
 }
 
@@ -89,7 +89,8 @@ func (j *durable) restartOnce() (goesOn bool) {
 	f := j.feeder
 	f.feeding.Lock() // it claims nothing meanwhile
 	defer f.feeding.Unlock()
-	if j.halts.Has(halt.Lost) {
+	standsBy := j.isStandby() // a loss or a hand-over that begins later is for the next round
+	if standsBy {
 		f.leads.Store(false) // beginToLead may have set it since
 	}
 	f.endWaiters()
@@ -104,19 +105,24 @@ func (j *durable) restartOnce() (goesOn bool) {
 	if j.halts.Has(halt.Failed) && !j.reopen() {
 		return false
 	}
-	if j.isStandby() && j.store.leads() && !j.release() {
+	if standsBy && j.store.leads() && !j.release() {
 		return false
 	}
-	if j.isStandby() && !j.standBy() {
+	if standsBy && !j.standBy() {
 		return false
 	}
 	if j.halts.Has(halt.Failed) { // since it was reopened
 		return true
 	}
 	f.beginAnew()
-	j.halts.Clear(halt.Lost)
+	if standsBy {
+		j.halts.Clear(halt.Lost)
+		if !j.store.leads() { // it was lost again, and leaseLost found halt.Lost set
+			j.halts.Set(halt.Lost)
+		}
+	}
 	f.wakeUp()
-	j.operators.cataloged.record()
+	j.operators.cataloged.recordAgain()
 	f.lookLater(j.answerRequests) // the answer to those that came since the failure may have failed too
 	return true
 }
@@ -313,14 +319,7 @@ func (j *durable) unloadWaiting() {
 }
 
 // sleep waits on the bus's clock. It returns false at once when Shutdown stops the feeder.
-func (f *feeder) sleep(d time.Duration) bool {
-	ctx, cancel := context.WithCancel(f.ctx)
-	timer := f.bus.time.AfterFunc(d, cancel)
-	<-ctx.Done()
-	timer.Stop()
-	cancel()
-	return f.ctx.Err() == nil
-}
+func (f *feeder) sleep(d time.Duration) bool { return f.bus.time.Sleep(f.ctx, d) }
 
 // An event that crashes the process is isolated. A dispatch that memory had in two crashes is a suspect. Suspects run
 // beside other dispatches, one marked group at a time. If the process crashes while a group is marked, only the group

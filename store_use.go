@@ -15,6 +15,7 @@ import (
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/recent"
 	"github.com/surebus/eventbus/internal/room"
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash
@@ -168,13 +169,14 @@ type guardedStore struct {
 	lost   func(epoch int64) // is called when the lease is lost
 	epoch  atomic.Int64      // of the lease; 0 without one
 	aged   func() time.Time  // see Batch.AgedAt
+	time   *timeline.Timeline
 	calls  recent.Calls
 	blocks blocking
 	gaveUp <-chan struct{} // closed when Shutdown gives up on the store
 }
 
 func newGuardedStore(b *Bus) *guardedStore {
-	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, lost: b.durable.leaseLost, aged: b.time.Aged, gaveUp: b.gaveUp}
+	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, lost: b.durable.leaseLost, aged: b.time.Aged, time: b.time, gaveUp: b.gaveUp}
 	s.blocks.now.Store(newBlock())
 	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
 	config := room.Config{
@@ -195,7 +197,7 @@ func newGuardedStore(b *Bus) *guardedStore {
 func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
 	size := w.size()
 	w.AgedAt = s.aged()
-	if w.NeedsLease() {
+	if w.Epoch == 0 && w.NeedsLease() {
 		w.Epoch = s.epoch.Load()
 	}
 	submitted := &w.Batch
@@ -281,8 +283,14 @@ func guard[T any](s *guardedStore, method string, call func() (T, error)) (resul
 	return call()
 }
 
+// Claim also notes the loss of the lease that the store had before the call. Another goroutine may acquire one meanwhile.
 func (s *guardedStore) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed, error) {
-	return guard(s, "Claim", func() (driver.Claimed, error) { return s.of.Claim(ctx, q) })
+	epoch := s.epoch.Load()
+	claimed, err := guard(s, "Claim", func() (driver.Claimed, error) { return s.of.Claim(ctx, q) })
+	if errors.Is(err, ErrNoLease) {
+		s.lost(epoch)
+	}
+	return claimed, err
 }
 
 func (s *guardedStore) Letter(ctx context.Context, id driver.ID) (driver.Letter, error) {
@@ -338,19 +346,44 @@ func (s *guardedStore) Answer(ctx context.Context, id driver.RequestID) (body []
 	return body, answered, err
 }
 
-// Acquire acquires the lease, under which the batches are submitted from then on.
-func (s *guardedStore) Acquire(ctx context.Context, q driver.AcquireQuery) (driver.Lease, error) {
-	lease, err := guard(s, "Acquire", func() (driver.Lease, error) { return s.of.Acquire(ctx, q) })
+// busyPause is how long the bus waits before it calls a store again that has waited for the lock of another program.
+const busyPause = 50 * time.Millisecond
+
+// waitOut calls a method again while another program holds the lock of the store, until ctx ends.
+func (s *guardedStore) waitOut(ctx context.Context, call func() error) error {
+	for {
+		err := call()
+		if !errors.Is(err, driver.ErrBusy) || !s.time.Sleep(ctx, busyPause) {
+			return err
+		}
+	}
+}
+
+// Acquire acquires the lease, under which the batches are submitted from then on. With Wait, it also waits for the lock of
+// another program.
+func (s *guardedStore) Acquire(ctx context.Context, q driver.AcquireQuery) (lease driver.Lease, err error) {
+	acquire := func() (err error) {
+		lease, err = guard(s, "Acquire", func() (driver.Lease, error) { return s.of.Acquire(ctx, q) })
+		return err
+	}
+	if q.Wait {
+		err = s.waitOut(ctx, acquire)
+	} else {
+		err = acquire()
+	}
 	if err == nil {
 		s.epoch.Store(lease.Epoch)
 	}
 	return lease, err
 }
 
-// Release ends the lease. Publications are left in incoming from its beginning.
+// Release ends the lease, and waits for the lock of another program. Publications are left in incoming from its beginning.
 func (s *guardedStore) Release(ctx context.Context) error {
 	s.epoch.Store(0)
-	_, err := guard(s, "Release", func() (struct{}, error) { return struct{}{}, s.of.Release(ctx, driver.AllSlots()) })
+	err := s.waitOut(ctx, func() error {
+		_, err := guard(s, "Release", func() (struct{}, error) { return struct{}{}, s.of.Release(ctx, driver.AllSlots()) })
+		return err
+	})
 	if err != nil {
 		s.epoch.Store(s.of.Lease().Epoch)
 	}

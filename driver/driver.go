@@ -146,6 +146,7 @@ type Store interface {
 	// error that matches ErrNoLease. When the other store releases the lease, a store that waits gets it within 250 ms.
 	// When its process ends, that takes as long as the store says. The store works meanwhile, Submit included: the
 	// batches submitted before the lease begins have been applied when it begins. After an error, nothing is acquired.
+	// The error may match ErrBusy.
 	Acquire(ctx context.Context, q AcquireQuery) (Lease, error)
 
 	// Lease returns the lease that the store has, from memory. A store that has lost its lease may not know that yet.
@@ -154,7 +155,7 @@ type Store interface {
 	// Release applies the batches submitted so far, waits for every done to return, frees the records of the slots
 	// without counting a crash, and ends their lease. Slots that the store does not have are ignored. Once it has
 	// none, Lease is the zero Lease, and later batches with the old Epoch are refused with ErrLeaseLost. After an error, the store has
-	// failed, or still has the lease.
+	// failed, or still has the lease. The error may match ErrBusy.
 	Release(ctx context.Context, slots SlotSet) error
 
 	// Now returns the time of the clock that the stores over the same data share, such as a server's. It is the zero time

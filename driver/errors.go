@@ -21,6 +21,9 @@ var (
 	// ErrLeaseLost is the refusal of a batch whose Epoch is not that of a lease that the store has. Nothing was
 	// committed. The bus that had the lease becomes a standby.
 	ErrLeaseLost = errors.New("eventbus: lease was lost")
+	// ErrBusy is matched by the error of an Acquire or a Release that has waited in vain for a lock that another program
+	// holds, such as a transaction of a caller. Nothing has changed, and the store has not failed. The bus calls again.
+	ErrBusy = errors.New("eventbus: another program holds the write lock of the store")
 	// ErrNotLeased is the refusal of a batch that changes a record that is not leased, or not by this
 	// bus.
 	ErrNotLeased = errors.New("eventbus: record is not leased by this bus")

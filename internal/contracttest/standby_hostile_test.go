@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
@@ -567,5 +568,121 @@ func TestT2_ARefusedTakeInIsRepeated(t *testing.T) {
 		requireBalanced(t, bus)
 		shutdown(t, other)
 		shutdown(t, bus)
+	})
+}
+
+// busyStore waits in Acquire and Release for the lock of another program, for a second at a time.
+type busyStore struct {
+	driver.Store
+	held atomic.Bool
+}
+
+func (s *busyStore) wait() error {
+	if !s.held.Load() {
+		return nil
+	}
+	time.Sleep(time.Second)
+	return fmt.Errorf("a file: %w", driver.ErrBusy)
+}
+
+func (s *busyStore) Acquire(ctx context.Context, q driver.AcquireQuery) (driver.Lease, error) {
+	if err := s.wait(); err != nil {
+		return driver.Lease{}, err
+	}
+	return s.Store.Acquire(ctx, q)
+}
+
+func (s *busyStore) Release(ctx context.Context, slots driver.SlotSet) error {
+	if err := s.wait(); err != nil {
+		return err
+	}
+	return s.Store.Release(ctx, slots)
+}
+
+// A lock of another program delays Start, the hand-over and the wait for the lease. It is no failure of the store.
+func TestT5_AForeignLockDelaysTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		store := &busyStore{Store: disk.Open()}
+		first, logs := newBus(t, eventbus.WithStore(store), eventbus.WithStandby())
+		disk.handles(t, first, "mail", nil)
+		release := func(bus *eventbus.Bus, waits <-chan error) {
+			t.Helper()
+			for range 10 {
+				time.Sleep(10 * time.Second)
+				mustPublish(t, bus, "a", "x")
+			}
+			if waits != nil {
+				requireBlocked(t, waits)
+			}
+			store.held.Store(false)
+			time.Sleep(2 * time.Second)
+			if waits != nil {
+				requireStarted(t, waits)
+			}
+			require.Len(t, disk.took(), 10)
+		}
+		store.held.Store(true)
+		release(first, startLater(t, first))
+
+		store.held.Store(true)
+		disk.LoseLease(false)
+		release(first, nil)
+		require.True(t, store.Lease().IsHeld())
+
+		store.held.Store(true)
+		second, others := disk.standby(t, "mail", "audit")
+		waits := startLater(t, second)
+		for range 10 {
+			time.Sleep(10 * time.Second)
+			mustPublish(t, second, "a", "x")
+		}
+		requireBlocked(t, waits)
+		store.held.Store(false)
+		time.Sleep(2 * time.Second)
+		requireStarted(t, waits)
+		require.Len(t, disk.took(), 20)
+		for _, l := range []*observer.ObservedLogs{logs, others} {
+			require.Zero(t, l.FilterMessageSnippet("store failed").Len())
+		}
+		shutdown(t, second)
+		shutdown(t, first)
+	})
+}
+
+// Start of a bus that is no standby does not wait for such a lock, and a tool waits no longer than for an answer.
+func TestT5_AForeignLockEndsStartAndADirectiveOfATool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		store := &busyStore{Store: disk.Open()}
+		store.held.Store(true)
+		bus, logs := newBus(t, eventbus.WithStore(store))
+		disk.handles(t, bus, "mail", nil)
+		began := time.Now()
+		require.ErrorIs(t, bus.Start(t.Context()), driver.ErrBusy)
+		require.LessOrEqual(t, time.Since(began), 5*time.Second)
+		require.Zero(t, logs.FilterMessageSnippet("store failed").Len())
+		mustPublish(t, bus, "a", "1")
+
+		store.held.Store(false)
+		require.NoError(t, bus.Subscription("mail").Pause())
+		store.held.Store(true)
+		require.ErrorIs(t, bus.Subscription("mail").Resume(), eventbus.ErrNoAnswer)
+		store.held.Store(false)
+		require.NoError(t, bus.Start(t.Context()))
+		shutdown(t, bus)
+
+		busy := &busyStore{Store: disk.Open()}
+		tool, _ := newBus(t, eventbus.WithStore(&spyStore{Store: busy, before: func(method string) {
+			if method == "Requests" {
+				busy.held.Store(true) // the tool has the lease
+			}
+		}}), eventbus.WithoutHandlers())
+		require.NoError(t, tool.Subscription("mail").Resume())
+		require.NotZero(t, disk.Dump().Lease)
+		busy.held.Store(false)
+		time.Sleep(2 * time.Second)
+		require.Zero(t, disk.Dump().Lease, "it is released later")
+		shutdown(t, tool)
 	})
 }

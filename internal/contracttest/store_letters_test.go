@@ -176,7 +176,7 @@ func TestL6_AToolListsWithoutTheCatalog(t *testing.T) {
 
 		store := disk.Open()
 		done := make(chan error, 1)
-		store.Submit(&driver.Batch{Now: time.Now(), Catalog: &driver.Catalog{Instance: "other", Body: []byte("?")}}, func(err error) { done <- err })
+		store.Submit(&driver.Batch{Now: time.Now(), Catalog: &driver.Catalog{Instance: disk.Dump().Catalogs[0].Instance, Body: []byte("?")}}, func(err error) { done <- err })
 		require.NoError(t, <-done)
 		require.NoError(t, store.Close(t.Context()))
 

@@ -7,6 +7,7 @@
 package timeline
 
 import (
+	"context"
 	"math"
 	"reflect"
 	"sync"
@@ -91,6 +92,16 @@ func (t *Timeline) Nanos() int64 {
 		return int64(time.Since(t.origin))
 	}
 	return int64(t.clock.Now().Sub(t.origin))
+}
+
+// Sleep waits, or until ctx ends. It returns false if ctx has ended.
+func (t *Timeline) Sleep(ctx context.Context, d time.Duration) bool {
+	over, cancel := context.WithCancel(ctx)
+	timer := t.AfterFunc(d, cancel)
+	<-over.Done()
+	timer.Stop()
+	cancel()
+	return ctx.Err() == nil
 }
 
 // Now returns an exact reading.

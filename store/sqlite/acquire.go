@@ -254,7 +254,7 @@ func (c *committer) begin(own bool, verify func(*meta) error) (began bool, err e
 	if err := c.look(); err != nil {
 		return false, c.store.explain(err)
 	}
-	if err := c.beginIntact(); err != nil {
+	if err := c.noteWait(c.beginIntact); err != nil {
 		return false, c.store.explain(err)
 	}
 	m, lease, crashed, err := c.writeLease(own, verify)
@@ -271,6 +271,17 @@ func (c *committer) begin(own bool, verify func(*meta) error) (began bool, err e
 	}
 	reach("lease: witnessed")
 	return true, nil
+}
+
+// noteWait calls a function that gives up after it has waited for the write lock. Commits behind it wait for the same lock,
+// and Blocked counts from its beginning then.
+func (c *committer) noteWait(begin func() error) error {
+	c.waits.CompareAndSwap(0, time.Now().UnixNano())
+	err := begin()
+	if sqlite3.ErrCode(err).ToPrimary() != sqlite3.ResultBusy {
+		c.waits.Store(0)
+	}
+	return err
 }
 
 // writeLease writes and commits the beginning of a lease, inside a transaction.
@@ -338,20 +349,22 @@ func (c *committer) endLease() error {
 	if c.epoch == 0 {
 		return nil
 	}
-	err := c.w.transaction(func() error {
-		m, err := c.readMeta()
-		if err != nil || m.epoch != c.epoch {
-			return err
-		}
-		if c.failure() != nil { // perhaps of a sync: the end of the lease would be behind what the disk lacks
-			if err := c.secureLog(); err != nil {
+	err := c.noteWait(func() error {
+		return c.w.transaction(func() error {
+			m, err := c.readMeta()
+			if err != nil || m.epoch != c.epoch {
 				return err
 			}
-		}
-		m.commits++
-		m.held, m.leased = false, 0
-		c.meta = m
-		return m.update(c.w)
+			if c.failure() != nil { // perhaps of a sync: the end of the lease would be behind what the disk lacks
+				if err := c.secureLog(); err != nil {
+					return err
+				}
+			}
+			m.commits++
+			m.held, m.leased = false, 0
+			c.meta = m
+			return m.update(c.w)
+		})
 	})
 	if err == nil {
 		c.committed(c.meta, 1)

@@ -56,7 +56,7 @@ type committer struct {
 
 	wake chan struct{} // has an element while the queue may have jobs
 
-	waits atomic.Int64 // since when a commit waits for the write lock, in nanoseconds; 0: none does
+	waits atomic.Int64 // since when the write lock is waited for in vain, in nanoseconds; 0: it was not held, or nothing waits
 
 	// Only the committer's goroutine uses the following, and Open before it starts.
 	w         *writer
@@ -365,7 +365,7 @@ func (c *committer) apply(group []*job, errs []error) error {
 		c.lookedAt = now
 	}
 	reach("commit: before begin")
-	c.waits.Store(now.UnixNano())
+	c.waits.CompareAndSwap(0, now.UnixNano()) // Acquire or Release may have met the same lock before
 	err := c.awaitLock()
 	c.waits.Store(0)
 	if err != nil {

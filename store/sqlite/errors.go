@@ -20,7 +20,8 @@ var (
 	ErrFull = errors.New("sqlite: disk is full")
 	// ErrBusy is matched by the error of Blocked, and by that of Open, Acquire, Release, Reopen and Close if another
 	// program held the write lock for longer than WithLockWait says.
-	ErrBusy = errors.New("sqlite: another program holds the write lock")
+	// It is driver.ErrBusy.
+	ErrBusy = driver.ErrBusy
 	// ErrShared is matched by the error of Open with WithExclusive if another process has the file open.
 	ErrShared = errors.New("sqlite: another process has the file open, and WithExclusive needs it alone: end that process")
 	// ErrReplaced is matched by the error of a store that failed because its file, or one beside it (-wal, -shm,
@@ -167,7 +168,7 @@ func (s *Store) explain(err error) error {
 	case sqlite3.ResultFull:
 		return fmt.Errorf("%w: %w", ErrFull, err)
 	case sqlite3.ResultBusy:
-		return fmt.Errorf("%w: %w", ErrBusy, err)
+		return fmt.Errorf("%w: %s: %w", ErrBusy, s.path, err)
 	case sqlite3.ResultCorrupt, sqlite3.ResultNotADB:
 		return &CorruptError{Path: s.path, Detail: err.Error()}
 	case sqlite3.ResultCantOpen, sqlite3.ResultReadOnly:

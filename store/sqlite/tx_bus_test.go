@@ -359,3 +359,41 @@ func TestS6_TheLeaseFileIsReplaced(t *testing.T) {
 	require.NoError(t, <-ended)
 	require.Empty(t, active.list(eventbus.LetterQuery{}))
 }
+
+// The process of the active bus ends while a transaction is open. The standby waits for both, and the store does not fail.
+func TestT5_AStandbyTakesOverAfterATransaction(t *testing.T) {
+	path := newPath(t)
+	lockWait := sqlite.WithLockWait(200 * time.Millisecond)
+	active, standby := begin(t, path, lockWait, eventbus.WithStandby()), begin(t, path, lockWait, eventbus.WithStandby())
+	active.handles("mail", nil)
+	standby.handles("mail", nil)
+	active.start()
+	active.publish("before")
+	active.waitCalls("mail before")
+	active.settled()
+	started := make(chan error, 1)
+	go func() { started <- standby.Start(context.Background()) }()
+	db := booking(t, path)
+	time.Sleep(500 * time.Millisecond) // it has recorded its catalog
+	tx := txOf(t, db)
+	_, err := tx.ExecContext(t.Context(), "INSERT INTO booking VALUES ('room')")
+	require.NoError(t, err)
+	active.crash()
+	time.Sleep(time.Second) // the standby meets the lock
+	_, err = standby.Publish(context.Background(), "order.placed", "meanwhile")
+	var unknown *eventbus.IndeterminateError
+	require.ErrorAs(t, err, &unknown)
+	require.ErrorIs(t, err, sqlite.ErrBusy)
+	require.Empty(t, started)
+	require.NoError(t, tx.Commit())
+	require.NoError(t, <-started)
+	standby.publish("after")
+	standby.waitCalls("mail meanwhile", "mail after")
+	for call, n := range standby.settled().called() {
+		require.Equal(t, 1, n, call)
+	}
+	for _, message := range []string{"store failed", "store failed: the bus restarts", "store does not reopen"} {
+		require.Zero(t, standby.logs.FilterMessage(message).Len(), message)
+	}
+	standby.end()
+}

@@ -1,0 +1,280 @@
+package contracttest
+
+import (
+	"bytes"
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/storetest"
+)
+
+// A lease that is lost again while the bus reads what has changed meanwhile is acquired once more.
+func TestS6_ALeaseLostWhileItIsRegainedIsRegained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var lose atomic.Bool
+		spy := &spyStore{orders: func() {
+			if lose.Swap(false) {
+				disk.LoseLease(false)
+				time.Sleep(time.Second) // the bus has noted the loss
+			}
+		}}
+		bus := disk.spy(t, spy, eventbus.WithStandby())
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		time.Sleep(time.Minute)
+		lose.Store(true)
+		disk.LoseLease(false)
+		time.Sleep(time.Minute)
+		require.False(t, lose.Load())
+		require.True(t, spy.Store.Lease().IsHeld())
+		mustPublish(t, bus, "a", "1")
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		requireBalanced(t, bus)
+		shutdown(t, bus)
+	})
+}
+
+// A standby that appears while the bus regains its lease gets it afterwards.
+func TestS6_AHandOverThatCannotBeginFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var fail, slow atomic.Bool
+		disk.Model = storetest.NewModel(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
+			if len(b.New) > 0 && fail.Swap(false) {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
+		wait := func() {
+			if slow.Load() {
+				time.Sleep(5 * time.Second)
+			}
+		}
+		spy := &spyStore{orders: wait, before: func(method string) {
+			if method == "Stats" {
+				wait()
+			}
+		}}
+		first := disk.spy(t, spy, eventbus.WithStandby())
+		disk.handles(t, first, "mail", nil)
+		require.NoError(t, first.Start(t.Context()))
+		time.Sleep(time.Minute)
+		slow.Store(true)
+		fail.Store(true)
+		_, err := first.Publish(t.Context(), "a", "x")
+		require.Error(t, err)
+		time.Sleep(time.Second)
+		disk.LoseLease(false) // while it reopens the store
+		time.Sleep(6 * time.Second)
+		require.True(t, spy.Store.Lease().IsHeld(), "it reads the directives")
+		second, _ := disk.standby(t, "mail", "audit")
+		waits := startLater(t, second)
+		time.Sleep(time.Second)
+		slow.Store(false)
+		time.Sleep(time.Minute)
+		requireStarted(t, waits)
+		disk.requireLease(t, second, true)
+		mustPublish(t, first, "a", "1")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail 1 1", "audit 1 1"}, disk.took())
+		requireBalanced(t, first)
+		shutdown(t, first)
+		shutdown(t, second)
+	})
+}
+
+// requireStarted requires that Start has returned nil.
+func requireStarted(t *testing.T, began <-chan error) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-began:
+		require.NoError(t, err)
+	default:
+		require.FailNow(t, "Start has not returned")
+	}
+}
+
+// A claim without the lease is no loss of the one that the tool has acquired since.
+func TestS6_AToolReleasesALeaseThatItAcquiredMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		first, _ := disk.lead(t, "mail")
+		id := mustPublish(t, first, "a", "x", eventbus.After(time.Hour))
+		shutdown(t, first)
+
+		var tool *eventbus.Bus
+		paused := make(chan error, 2)
+		pause := func() {
+			go func() { paused <- tool.Subscription("mail").Pause() }()
+			time.Sleep(500 * time.Millisecond)
+		}
+		spy := &spyStore{}
+		spy.submit = func(b *driver.Batch, done func(error)) bool {
+			if len(b.Directives) > 0 { // the tool has the lease for a second
+				spy.Store.Submit(b, func(err error) { go func() { time.Sleep(time.Second); done(err) }() })
+			}
+			return len(b.Directives) > 0
+		}
+		var again atomic.Bool
+		spy.claim = func(_ context.Context, _ driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
+			if again.Swap(true) {
+				return next()
+			}
+			require.NoError(t, <-paused) // the lease is released
+			r, err := next()
+			require.ErrorIs(t, err, driver.ErrNoLease)
+			pause()
+			return r, err
+		}
+		tool = disk.spy(t, spy, eventbus.WithoutHandlers())
+		pause()
+		ctx, cancel := context.WithTimeout(t.Context(), 1100*time.Millisecond)
+		defer cancel()
+		_ = tool.Cancel(ctx, id) // it may end with ctx: the tool does nothing more then
+		require.NoError(t, <-paused)
+		time.Sleep(time.Minute)
+		require.Zero(t, disk.Dump().Lease)
+		shutdown(t, tool)
+	})
+}
+
+// unawareStore does not know that it has lost its lease.
+type unawareStore struct {
+	driver.Store
+	had atomic.Pointer[driver.Lease]
+}
+
+func (s *unawareStore) Lease() driver.Lease {
+	if had := s.had.Load(); had != nil {
+		return *had
+	}
+	return s.Store.Lease()
+}
+
+func (s *unawareStore) Watch(changed func(driver.Change)) (stop func()) {
+	return s.Store.Watch(func(c driver.Change) {
+		if s.had.Load() != nil {
+			c &^= driver.ChangedLease
+		}
+		changed(c)
+	})
+}
+
+// A bus that does not know yet that it has lost the lease keeps the catalog of the bus that has it.
+func TestS6_TheCatalogOfTheNextBusIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		store := &unawareStore{Store: disk.Open()}
+		first, _ := newBus(t, eventbus.WithStore(store), eventbus.WithStandby())
+		disk.handles(t, first, "mail", nil)
+		require.NoError(t, first.Start(t.Context()))
+		second, _ := disk.standby(t, "mail")
+		waits := startLater(t, second)
+		time.Sleep(time.Minute)
+		had := store.Lease()
+		store.had.Store(&had)
+		disk.LoseLease(false)
+		requireStarted(t, waits)
+		time.Sleep(time.Second)
+		tool := disk.tool(t)
+		require.True(t, catalog(t, tool).Active)
+		shutdown(t, tool)
+		store.had.Store(nil)
+		mustPublish(t, first, "a", "1")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		requireBalanced(t, first)
+		shutdown(t, first)
+		shutdown(t, second)
+	})
+}
+
+// catalogsOf makes the catalogs of a store those of a newer version: this one does not know the text of a setting.
+func catalogsOf(s *spyStore) {
+	s.submit = func(b *driver.Batch, done func(error)) bool {
+		if b.Catalog != nil && b.Catalog.Body != nil {
+			b.Catalog.Body = bytes.ReplaceAll(b.Catalog.Body, []byte(`"when_open":"hold"`), []byte(`"when_open":"newer"`))
+		}
+		return false
+	}
+}
+
+// An active bus of an older version, and a standby of a newer one whose catalog it cannot read.
+func TestS6_AnOlderActiveBusAndANewerStandby(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		first, logs := disk.lead(t, "mail")
+		spy := &spyStore{}
+		catalogsOf(spy)
+		second := disk.spy(t, spy, eventbus.WithStandby())
+		disk.handles(t, second, "mail", nil)
+		disk.handles(t, second, "audit", nil)
+		waits := startLater(t, second)
+		time.Sleep(10 * time.Minute)
+		requireBlocked(t, waits)
+		require.Zero(t, logs.FilterMessage("store failed: the bus restarts").Len())
+		require.Equal(t, 1, logs.FilterMessage("catalog of another bus cannot be read").Len())
+		tool := disk.tool(t)
+		require.True(t, catalog(t, tool).Active, "it reads the other one")
+		mustPublish(t, second, "a", "1")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		shutdown(t, first)
+		requireStarted(t, waits)
+		_, err := tool.Catalog(t.Context())
+		var unreadable *eventbus.DecodeError
+		require.ErrorAs(t, err, &unreadable, "there is no other one")
+		shutdown(t, tool)
+		shutdown(t, second)
+	})
+}
+
+// A bus whose Start has failed, and a tool, are no standbys: they have no catalog.
+func TestS6_AFailedStartLeavesNoCatalog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fail atomic.Bool
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
+			if len(b.Leave) > 0 && fail.Swap(false) {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
+		first, _ := disk.lead(t, "mail")
+		second, _ := disk.standby(t, "mail")
+		for range 2 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ended := make(chan error, 1)
+			go func() { ended <- second.Start(ctx) }()
+			time.Sleep(time.Second)
+			require.Len(t, disk.Dump().Catalogs, 2)
+			require.ErrorIs(t, <-ended, context.DeadlineExceeded)
+			cancel()
+			for range 10 {
+				synctest.Wait()
+				require.Len(t, disk.Dump().Catalogs, 1)
+				time.Sleep(10 * time.Second)
+			}
+		}
+		tool := disk.tool(t)
+		for _, bus := range []*eventbus.Bus{second, tool} {
+			fail.Store(true)
+			_, err := bus.Publish(t.Context(), "a", "x")
+			require.Error(t, err)
+			time.Sleep(time.Minute)
+			require.Len(t, disk.Dump().Catalogs, 1, "the store was reopened")
+		}
+		shutdown(t, tool)
+		shutdown(t, second)
+		shutdown(t, first)
+	})
+}
