@@ -27,6 +27,9 @@ type change struct {
 	takesIn []driver.IncomingID
 	divides bool
 
+	// claimed is the record of a scheduled event that Cancel has claimed. The store has it back if it refuses the change.
+	claimed *record
+
 	// here, if it is not nil, receives the function that applies the recorded change. Otherwise a
 	// followup applies it.
 	here chan<- func()
@@ -164,7 +167,11 @@ func (j *durable) recordLater(c *change) (applied <-chan error) {
 // apply applies a change that was recorded, or that was refused with err.
 func (j *durable) apply(c *change, err error) error {
 	if err != nil && !c.kind.opens() {
-		j.unload(c.d) // the store has failed, and has the dispatch as it was before the change
+		j.unload(c.d) // the store has the dispatch as it was before the change
+		var refused *driver.RefusedError
+		if c.claimed != nil && errors.As(err, &refused) {
+			j.freeScheduled(c.claimed)
+		}
 		return err
 	}
 	if c.kind > toDue {
