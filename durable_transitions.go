@@ -58,31 +58,26 @@ func (k transition) opens() bool { return k <= toDue }
 // isCounted reports whether the ledger has the dispatch before the change.
 func (k transition) isCounted() bool { return k >= toDue }
 
-// open makes dispatches runnable, or leaves their events in incoming, and waits until it is done.
-func (j *durable) open(ctx context.Context, o *opening) error {
-	c := &change{kind: toAccept, opening: *o}
-	err := j.awaitRecorded(ctx, c, j.recordLater(c))
-	if err == nil {
-		o.left = c.left
-	}
-	return err
-}
-
 func (j *durable) replay(ctx context.Context, o opening, l *keptLetter, audit *AuditEntry) (end func() error, err error) {
 	o.d.addRow(row{})
 	if err := j.acquireRoom(ctx, &o, false); err != nil {
 		return nil, err
 	}
 	c := &change{kind: toReplay, opening: o, letter: l, audit: audit}
-	applied := j.recordLater(c)
+	applied, err := j.openLater(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	return func() error {
 		for {
 			err := j.awaitRecorded(ctx, c, applied)
 			if !errors.Is(err, ErrLeaseLost) {
 				return err
 			}
-			c.pass, c.unload = room.Pass{}, false // its room was given back
-			applied = j.recordLater(c)            // it is left in incoming now
+			c.pass, c.unload = room.Pass{}, false               // its room was given back
+			if applied, err = j.openLater(ctx, c); err != nil { // it is left in incoming now
+				return err
+			}
 		}
 	}, nil
 }
@@ -140,9 +135,15 @@ func (j *durable) awaitRecorded(ctx context.Context, c *change, applied <-chan e
 	return c.indeterminate(why)
 }
 
-// recordLater submits a change, and applies it once the store has answered. Only changes that open dispatches can be
-// refused.
+// recordLater submits a change, and applies it once the store has answered.
 func (j *durable) recordLater(c *change) (applied <-chan error) {
+	applied, _ = j.openLater(context.Background(), c) // only publications and replays wait before
+	return applied
+}
+
+// openLater is recordLater for a publication or a replay: it may wait until ctx ends, or the store is blocked. With an
+// error, nothing was submitted.
+func (j *durable) openLater(ctx context.Context, c *change) (applied <-chan error, err error) {
 	var done chan error
 	if c.kind == toAccept || c.kind == toReplay || c.here != nil { // otherwise nobody waits
 		done = make(chan error, 1)
@@ -151,7 +152,7 @@ func (j *durable) recordLater(c *change) (applied <-chan error) {
 		c.d.state = stateRecording
 		j.ledger.recording.Add(1)
 	}
-	j.record(c, func(err error) {
+	if err := j.record(ctx, c, func(err error) {
 		err = j.apply(c, err)
 		if c.kind.isCounted() {
 			j.ledger.recording.Add(-1)
@@ -160,8 +161,11 @@ func (j *durable) recordLater(c *change) (applied <-chan error) {
 			done <- err
 		}
 		j.ledger.checkDrained()
-	})
-	return done
+	}); err != nil {
+		j.store.room.Leave(c.pass)
+		return nil, err
+	}
+	return done, nil
 }
 
 // apply applies a change that was recorded, or that was refused with err.
