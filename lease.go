@@ -210,8 +210,8 @@ func (j *durable) stopCalls() {
 
 // handOver makes the bus a standby, once its running calls have ended. Another standby has the lease then.
 func (j *durable) handOver() {
+	j.feeder.leads.Store(false) // before the halt: who enters during it leaves events in incoming
 	if j.halts.Set(halt.Lost) {
-		j.feeder.leads.Store(false)
 		j.feeder.noteFailure(j.restart)
 	}
 }
