@@ -29,16 +29,10 @@ func (in *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (e
 	if in.halts.Has(halt.Failed) {
 		return nil, errReopens()
 	}
-	// Increment entering before reading ending: if ending is not set yet, Shutdown sees the increment
-	// and waits.
-	in.ledger.entering.Add(1)
-	leave := func() {
-		in.ledger.entering.Add(-1)
-		in.ledger.checkDrained()
-	}
+	counter := in.enter(false)
 	defer func() {
 		if err != nil {
-			leave()
+			in.leave(counter)
 		}
 	}()
 	if in.lifecycle.ending.Load() {
@@ -63,7 +57,7 @@ func (in *intake) beginReplay(ctx context.Context, id LetterID, r *replaying) (e
 		return nil, err
 	}
 	return func() error {
-		defer leave()
+		defer in.leave(counter)
 		err := done()
 		if err == nil {
 			audited(in.audits, in.report, audit)

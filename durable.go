@@ -136,8 +136,14 @@ func (j *durable) acceptDurably(ctx context.Context, inside bool, c *opening) er
 			j.releaseQuota(c, c.records())
 			return err
 		}
-		err := j.open(ctx, c)
-		if err == nil {
+		opened := &change{kind: toAccept, opening: *c}
+		applied, err := j.openLater(ctx, opened)
+		if err != nil {
+			j.releaseQuota(c, c.records())
+			return err
+		}
+		if err = j.awaitRecorded(ctx, opened, applied); err == nil {
+			c.left = opened.left
 			return nil
 		}
 		var refused *driver.RefusedError
@@ -342,9 +348,6 @@ func (j *durable) awaitEnd(ended <-chan struct{}) error {
 		}
 	}
 }
-
-// giveUp ends the wait of publishers for a claim that hangs. The store keeps their events.
-func (j *durable) giveUp() { j.feeder.endCatching() }
 
 // awaitReturns waits up to 100 ms for handlers that Shutdown or their timeouts have cancelled.
 func (j *durable) awaitReturns() {

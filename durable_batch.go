@@ -1,6 +1,8 @@
 package eventbus
 
 import (
+	"context"
+
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/room"
 )
@@ -10,16 +12,18 @@ import (
 // The store calls done on its own goroutine, in the order of the batches. Changes that open
 // dispatches are applied there: they only queue the dispatches, in that order. All others may run
 // observers, so they are applied by the pool of followups.
-func (j *durable) record(c *change, done func(error)) {
+//
+// With an error, it has submitted nothing and does not call done: see feeder.admit.
+func (j *durable) record(ctx context.Context, c *change, done func(error)) error {
 	r := j.batchOf(c)
 	switch {
 	case c.kind.opens() && j.feeder.leaves(): // an event without targets too is left to the bus that has the lease
-		j.feeder.admit(r, done)
+		return j.feeder.admit(ctx, r, done)
 	case r.isEmpty():
 		j.store.room.Leave(c.pass) // it may have come for the incoming table
 		j.followups.Return(false, func() { done(nil) })
 	case c.kind.opens():
-		j.feeder.admit(r, done)
+		return j.feeder.admit(ctx, r, done)
 	default:
 		if c.unload {
 			j.feeder.keepWaiter(c.d)
@@ -34,6 +38,7 @@ func (j *durable) record(c *change, done func(error)) {
 			j.followups.Return(false, apply)
 		})
 	}
+	return nil
 }
 
 // changeBatch is the batch of a change.

@@ -27,6 +27,9 @@ type change struct {
 	takesIn []driver.IncomingID
 	divides bool
 
+	// claimed is the record of a scheduled event that Cancel has claimed. The store has it back if it refuses the change.
+	claimed *record
+
 	// here, if it is not nil, receives the function that applies the recorded change. Otherwise a
 	// followup applies it.
 	here chan<- func()
@@ -55,31 +58,26 @@ func (k transition) opens() bool { return k <= toDue }
 // isCounted reports whether the ledger has the dispatch before the change.
 func (k transition) isCounted() bool { return k >= toDue }
 
-// open makes dispatches runnable, or leaves their events in incoming, and waits until it is done.
-func (j *durable) open(ctx context.Context, o *opening) error {
-	c := &change{kind: toAccept, opening: *o}
-	err := j.awaitRecorded(ctx, c, j.recordLater(c))
-	if err == nil {
-		o.left = c.left
-	}
-	return err
-}
-
 func (j *durable) replay(ctx context.Context, o opening, l *keptLetter, audit *AuditEntry) (end func() error, err error) {
 	o.d.addRow(row{})
 	if err := j.acquireRoom(ctx, &o, false); err != nil {
 		return nil, err
 	}
 	c := &change{kind: toReplay, opening: o, letter: l, audit: audit}
-	applied := j.recordLater(c)
+	applied, err := j.openLater(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	return func() error {
 		for {
 			err := j.awaitRecorded(ctx, c, applied)
 			if !errors.Is(err, ErrLeaseLost) {
 				return err
 			}
-			c.pass, c.unload = room.Pass{}, false // its room was given back
-			applied = j.recordLater(c)            // it is left in incoming now
+			c.pass, c.unload = room.Pass{}, false               // its room was given back
+			if applied, err = j.openLater(ctx, c); err != nil { // it is left in incoming now
+				return err
+			}
 		}
 	}, nil
 }
@@ -140,6 +138,13 @@ func (j *durable) awaitRecorded(ctx context.Context, c *change, applied <-chan e
 // recordLater submits a change, and applies it once the store has answered. Changes that open dispatches or answer a
 // request can be refused, and after the loss of the lease all others too.
 func (j *durable) recordLater(c *change) (applied <-chan error) {
+	applied, _ = j.openLater(context.Background(), c) // only publications and replays wait before
+	return applied
+}
+
+// openLater is recordLater for a publication or a replay: it may wait until ctx ends, or the store is blocked. With an
+// error, nothing was submitted.
+func (j *durable) openLater(ctx context.Context, c *change) (applied <-chan error, err error) {
 	var done chan error
 	if c.kind == toAccept || c.kind == toReplay || c.here != nil { // otherwise nobody waits
 		done = make(chan error, 1)
@@ -148,7 +153,7 @@ func (j *durable) recordLater(c *change) (applied <-chan error) {
 		c.d.state = stateRecording
 		j.ledger.recording.Add(1)
 	}
-	j.record(c, func(err error) {
+	if err := j.record(ctx, c, func(err error) {
 		err = j.apply(c, err)
 		if c.kind.isCounted() {
 			j.ledger.recording.Add(-1)
@@ -157,14 +162,21 @@ func (j *durable) recordLater(c *change) (applied <-chan error) {
 			done <- err
 		}
 		j.ledger.checkDrained()
-	})
-	return done
+	}); err != nil {
+		j.store.room.Leave(c.pass)
+		return nil, err
+	}
+	return done, nil
 }
 
 // apply applies a change that was recorded, or that was refused with err.
 func (j *durable) apply(c *change, err error) error {
 	if err != nil && !c.kind.opens() {
 		j.unload(c.d) // refused, or the store has failed: it has the dispatch as it was before the change
+		var refused *driver.RefusedError
+		if c.claimed != nil && errors.As(err, &refused) {
+			j.freeScheduled(c.claimed)
+		}
 		return err
 	}
 	if c.kind > toDue {

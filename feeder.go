@@ -29,11 +29,10 @@ type feeder struct {
 	submitting sync.Mutex
 	// Guarded by submitting.
 	behind   bool
-	again    bool       // a free record was inserted since catching began
-	catching bool       // catchUp or beginToLead is in progress: changes that open dispatches wait
-	caught   *sync.Cond // catching is false
-	arriving int        // subscriptions that are being made
-	doors    []string   // subscriptions with deliveries to claim before anything else
+	again    bool          // a free record was inserted since catching began
+	caught   chan struct{} // closed when catchUp or beginToLead ends; nil otherwise. Publications and replays wait meanwhile
+	arriving int           // subscriptions that are being made
+	doors    []string      // subscriptions with deliveries to claim before anything else
 
 	// leads is set while new events get records, see leaves. It is set under submitting, and cleared without it.
 	leads  atomic.Bool
@@ -79,7 +78,7 @@ const feederPage = 1024
 func newFeeder(b *Bus) *feeder {
 	f := &feeder{bus: b, behind: true, waiters: make(map[EventID]*waiter), wake: make(chan struct{}, 1)}
 	f.due = timeline.NewAlarm(b.time, f.wakeUp)
-	f.committed, f.caught = sync.NewCond(&f.mu), sync.NewCond(&f.submitting)
+	f.committed = sync.NewCond(&f.mu)
 	f.feeding, f.starting = make(semaphore, 1), make(semaphore, 1)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	f.claims, f.endClaims = context.WithCancel(f.ctx)
@@ -89,18 +88,25 @@ func newFeeder(b *Bus) *feeder {
 // page returns how many records to claim at once.
 func (f *feeder) page() int { return min(feederPage, max(f.bus.config.queue/2, 1)) }
 
-// admit records a change that opens dispatches. It waits while catching is set, and otherwise not for the store.
-func (f *feeder) admit(r *changeBatch, done func(error)) {
+// admit records a change that opens dispatches. It waits while the bus catches up, and otherwise not for the store. With an
+// error, nothing was submitted.
+func (f *feeder) admit(ctx context.Context, r *changeBatch, done func(error)) error {
 	c := r.change
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
-	for f.catching && c.takesIn == nil {
-		f.caught.Wait()
+	for f.caught != nil && c.kind != toDue && c.takesIn == nil {
+		caught := f.caught
+		f.submitting.Unlock()
+		err := f.awaitCaught(ctx, caught)
+		f.submitting.Lock()
+		if err != nil {
+			return err
+		}
 	}
 	if c.left = c.kind != toDue && c.takesIn == nil && f.leaves() && !(c.inside && f.bus.store.leads()); c.left {
 		r.leave()
 		f.submitLocked(r, true, done)
-		return
+		return nil
 	}
 	if c.kind == toAccept && !c.counted { // it has the lease only now
 		f.bus.intake.quota.Add(c.records())
@@ -125,10 +131,29 @@ func (f *feeder) admit(r *changeBatch, done func(error)) {
 	for _, record := range r.batch.New {
 		record.Leased = record.State == driver.Ready && !c.unload
 	}
-	if f.catching && c.unload { // a publisher takes events in meanwhile: the claim of catchUp may miss them
+	if f.caught != nil && c.unload { // a publisher takes events in meanwhile: the claim of catchUp may miss them
 		f.again = true
 	}
 	f.submitLocked(r, c.unload || ready < len(r.batch.New), done)
+	return nil
+}
+
+// awaitCaught waits for the end of catching, which waits for the store. The store may wait for a transaction that the
+// caller has to end.
+func (f *feeder) awaitCaught(ctx context.Context, caught <-chan struct{}) error {
+	blocked := f.bus.store.blocks.signal()
+	var why error
+	select {
+	case <-caught:
+		return nil
+	case <-blocked.begun:
+		why = blocked.why
+	case <-ctx.Done():
+		why = contextError(ctx)
+	case <-f.bus.gaveUp:
+		return ErrShutdown
+	}
+	return fmt.Errorf("%w: it has not confirmed what was submitted before, and has nothing of this: %w", ErrStoreFailed, why)
 }
 
 // submitLocked submits a change that opens dispatches. onDisk is set if only the store will have some of them. The caller
@@ -409,8 +434,7 @@ func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 	more, err = f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, false)
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
-	f.catching = false
-	f.caught.Broadcast()
+	f.endCatchingLocked()
 	more = more || f.again || len(f.doors) > 0
 	f.behind = err != nil || more || f.arriving > 0
 	return more, err
@@ -419,7 +443,7 @@ func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 // beginCatching makes publishers wait, and waits until the store has what they have submitted.
 func (f *feeder) beginCatching() {
 	f.submitting.Lock()
-	f.catching, f.again = true, false
+	f.caught, f.again = make(chan struct{}), false
 	f.submitting.Unlock()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -428,12 +452,10 @@ func (f *feeder) beginCatching() {
 	}
 }
 
-// endCatching ends the wait of publishers for a claim that hangs.
-func (f *feeder) endCatching() {
-	f.submitting.Lock()
-	defer f.submitting.Unlock()
-	f.catching = false
-	f.caught.Broadcast()
+// endCatchingLocked lets publishers go on. The caller holds submitting.
+func (f *feeder) endCatchingLocked() {
+	close(f.caught)
+	f.caught = nil
 }
 
 // feedDue claims records that are due. A claim sets the alarm for the next one.

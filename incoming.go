@@ -164,8 +164,7 @@ func (f *feeder) beginToLead(ctx context.Context) (full bool, err error) {
 	}
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
-	f.catching = false
-	f.caught.Broadcast()
+	f.endCatchingLocked()
 	f.leads.Store(err == nil && (!full || f.own.areTakenIn()))
 	return full, err
 }

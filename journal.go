@@ -90,8 +90,6 @@ type journal interface {
 	drainsElsewhere(ctx context.Context) func() bool
 	// awaitEnd waits until Shutdown has ended, after its cut. The error is why it gives up.
 	awaitEnd(ended <-chan struct{}) error
-	// giveUp is called if awaitEnd has given up.
-	giveUp()
 	// awaitReturns gives handlers that were cancelled some time to return, before the error names them.
 	awaitReturns()
 	// close is called when nothing is left to do.

@@ -269,8 +269,6 @@ func (j *memoryJournal) awaitEnd(ended <-chan struct{}) error {
 	return nil
 }
 
-func (j *memoryJournal) giveUp() {}
-
 func (j *memoryJournal) awaitReturns() {}
 
 func (j *memoryJournal) close() error { return nil }

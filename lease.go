@@ -211,6 +211,10 @@ func (j *durable) stopCalls() {
 // handOver makes the bus a standby, once its running calls have ended. Another standby has the lease then. It does nothing
 // while the bus stands by: restart looks at the instances again when the bus dispatches.
 func (j *durable) handOver(to string) {
+	if j.halts.Has(halt.Lost) {
+		return
+	}
+	j.feeder.leads.Store(false) // before the halt: who enters during it leaves events in incoming
 	if !j.halts.Set(halt.Lost) {
 		return
 	}

@@ -173,7 +173,6 @@ func (lc *lifecycle) beginEnd() {
 func (lc *lifecycle) awaitEnd() {
 	if err := lc.journal.awaitEnd(lc.closed); err != nil {
 		lc.end(err)
-		lc.journal.giveUp()
 	}
 }
 

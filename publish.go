@@ -195,22 +195,31 @@ func (in *intake) accepted(c *opening) (fresh int) {
 // whileEntering accepts dispatches that take no room in the queue. Shutdown waits for reserved room; for these it waits by
 // the count of callers that are entering.
 func (in *intake) whileEntering(inside bool, accept func() error) error {
-	// Count before reading ending: if ending is not set, Shutdown waits for this caller.
-	counter := &in.ledger.entering
+	counter := in.enter(inside)
+	defer in.leave(counter)
+	if in.halts.Has(halt.Cut) || in.machine.pool.Sealed() || in.lifecycle.ending.Load() && !inside {
+		return in.refuseShutdown()
+	}
+	return accept()
+}
+
+// enter counts a caller that opens dispatches. Call it before reading ending: if ending is not set, Shutdown waits for the
+// caller.
+func (in *intake) enter(inside bool) (counter *atomic.Int64) {
+	counter = &in.ledger.entering
 	counter.Add(1)
-	defer func() {
-		counter.Add(-1)
-		in.ledger.checkDrained()
-	}()
 	if !inside && in.halts.Has(halt.Lost) { // they are left in incoming meanwhile
 		in.ledger.leaving.Add(1)
 		counter.Add(-1)
 		counter = &in.ledger.leaving
 	}
-	if in.halts.Has(halt.Cut) || in.machine.pool.Sealed() || in.lifecycle.ending.Load() && !inside {
-		return in.refuseShutdown()
-	}
-	return accept()
+	return counter
+}
+
+// leave ends enter.
+func (in *intake) leave(counter *atomic.Int64) {
+	counter.Add(-1)
+	in.ledger.checkDrained()
 }
 
 // needs returns the number of places that dispatches take in the queue, whether some takes none, and whether a publisher

@@ -44,7 +44,10 @@ func (j *durable) acquireQuota(ctx context.Context, c *opening, inside bool) err
 			if j.halts.Has(halt.Lost) { // it is left in incoming
 				return j.acquireIncoming(ctx, c)
 			}
-			return j.intake.refuseShutdown()
+			if j.feeder.ctx.Err() != nil {
+				return j.intake.refuseShutdown()
+			}
+			failed = j.feeder.claimsContext().Done() // a restart has renewed it
 		case <-j.lifecycle.leaving:
 			return j.intake.refuseShutdown()
 		}
@@ -63,6 +66,7 @@ func (j *durable) acquireIncoming(ctx context.Context, c *opening) error {
 func (j *durable) releaseQuota(c *opening, n int64) {
 	if c.counted {
 		j.intake.quota.Release(n)
+		j.feeder.lookIfWaiting()
 	}
 }
 

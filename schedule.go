@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/room"
 )
 
 // schedule stores a dispatch until it is due.
@@ -113,7 +114,7 @@ func (j *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry, ans
 		// Not by a followup: all of those may run observers that cancel events.
 		here := make(chan func(), 1)
 		settled := j.recordLater(&change{
-			kind: toSettle, opening: opening{d: j.feeder.load(r)}, outcome: Cancelled, here: here, audit: entry, answers: answers,
+			kind: toSettle, opening: opening{d: j.feeder.load(r)}, outcome: Cancelled, claimed: r, here: here, audit: entry, answers: answers,
 		})
 		var why error
 		select {
@@ -133,6 +134,19 @@ func (j *durable) cancel(ctx context.Context, id EventID, entry *AuditEntry, ans
 		audited(j.audits, j.report, entry)
 	}
 	return err
+}
+
+// freeScheduled gives a claimed event back to the store, which has refused to cancel it: its request was taken back.
+func (j *durable) freeScheduled(r *record) {
+	free := *r.Record
+	free.Leased = false
+	w := newBatch(j.time)
+	w.Update = []*driver.Record{&free}
+	j.store.submit(w, room.Pass{}, func(err error) {
+		if err == nil {
+			j.feeder.due.Add(free.Due)
+		}
+	})
 }
 
 // withdraw removes a scheduled event that waits to be taken in. Every bus may.

@@ -686,3 +686,89 @@ func TestT5_AForeignLockEndsStartAndADirectiveOfATool(t *testing.T) {
 		shutdown(t, tool)
 	})
 }
+
+// While the bus catches up, it waits for a commit, and the commit for a transaction. A publication by the owner of the
+// transaction ends, and nothing of it was submitted.
+func TestT5_APublicationWhileTheBusCatchesUp(t *testing.T) {
+	for _, starts := range []bool{false, true} { // or while it takes in what it has left before Start
+		synctest.Test(t, func(t *testing.T) {
+			var delay atomic.Int64
+			disk := newDisk(storetest.WithPatience(time.Second), storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
+				f.Delay = time.Duration(delay.Load())
+				return f
+			}))
+			var slow atomic.Bool
+			spy := &spyStore{
+				Store: disk.Open(),
+				before: func(method string) {
+					if method == "Incoming" && slow.Load() && starts {
+						time.Sleep(100 * time.Millisecond)
+					}
+				},
+				claim: func(_ context.Context, q driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
+					if q.Kind == driver.ClaimReady && slow.Load() {
+						time.Sleep(100 * time.Millisecond)
+					}
+					return next()
+				},
+			}
+			store := &blockedStore{Store: spy, why: errForeignLock, holds: func(any) bool { return false }}
+			bus, _ := newBus(t, eventbus.WithStore(store))
+			dead := true
+			disk.handles(t, bus, "mail", func(string, int) error {
+				if dead {
+					return eventbus.Permanent(errBoom)
+				}
+				return nil
+			})
+			began := make(chan error, 1)
+			slow.Store(starts)
+			if starts {
+				go func() { began <- bus.Start(context.Background()) }()
+				time.Sleep(50 * time.Millisecond)
+			} else {
+				require.NoError(t, bus.Start(t.Context()))
+				mustPublish(t, bus, "a", "letter")
+				require.Equal(t, []string{"mail letter 1"}, disk.took())
+				began <- nil
+				slow.Store(true)
+				mustSubscribe(t, bus, "other", ok, eventbus.Named("late")) // it is behind
+			}
+			dead = false
+			delay.Store(int64(time.Minute))
+			results := make(chan error, 1)
+			go func() { _, err := bus.Publish(context.Background(), "a", "A"); results <- err }()
+			time.Sleep(500 * time.Millisecond) // it waits for A
+
+			brief, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, err := bus.Publish(brief, "a", "B")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			requireDefiniteRefusal(t, err)
+			if !starts {
+				l := oneLetter(t, bus)
+				brief, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				err := bus.DLQ().Replay(brief, l.ID)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				requireDefiniteRefusal(t, err)
+			}
+			since := time.Now()
+			_, err = bus.Publish(context.Background(), "a", "C")
+			require.ErrorIs(t, err, errForeignLock)
+			requireDefiniteRefusal(t, err)
+			require.LessOrEqual(t, time.Since(since), time.Second)
+			var unknown *eventbus.IndeterminateError
+			require.ErrorAs(t, <-results, &unknown)
+
+			slow.Store(false)
+			delay.Store(0)
+			time.Sleep(time.Hour)
+			require.NoError(t, <-began)
+			mustPublish(t, bus, "a", "D")
+			require.Equal(t, []string{"mail A 1", "mail D 1"}, disk.took())
+			requireBalanced(t, bus)
+			shutdown(t, bus)
+		})
+	}
+}

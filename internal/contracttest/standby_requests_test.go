@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // A request without an answer is taken back: nothing carries it out later.
@@ -159,5 +161,56 @@ func TestS6_RequestsWhileTheLeaseChangesHands(t *testing.T) {
 			requireBalanced(t, bus)
 			shutdown(t, bus)
 		}
+	})
+}
+
+// The request is taken back after the bus with the lease has claimed the event. The event is free again, and can be
+// cancelled or is dispatched.
+func TestS6_ARequestThatIsTakenBackLeavesTheEventScheduled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var slow atomic.Bool
+		spy := &spyStore{claim: func(_ context.Context, q driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
+			claimed, err := next()
+			if q.Kind == driver.ClaimEvent && slow.Load() {
+				time.Sleep(5 * time.Second)
+			}
+			return claimed, err
+		}}
+		first := disk.spy(t, spy)
+		disk.handles(t, first, "mail", nil)
+		require.NoError(t, first.Start(t.Context()))
+		mustPublish(t, first, "a", "handled", eventbus.After(time.Minute))
+		cancelled := mustPublish(t, first, "a", "cancelled", eventbus.After(time.Hour))
+		waited := make(chan error, 1)
+		go func() {
+			_, err := first.PublishAndWait(context.Background(), "a", "waited", eventbus.After(2*time.Hour))
+			waited <- err
+		}()
+		synctest.Wait()
+		var all []eventbus.EventID
+		for _, r := range disk.Dump().Records {
+			all = append(all, eventbus.EventID(r.ID))
+		}
+		require.Len(t, all, 3)
+		tool := disk.tool(t)
+		slow.Store(true)
+		for _, id := range all {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			require.ErrorIs(t, tool.Cancel(ctx, id), context.DeadlineExceeded)
+			cancel()
+			time.Sleep(10 * time.Second)
+		}
+		slow.Store(false)
+		require.NoError(t, tool.Cancel(t.Context(), cancelled))
+		requireBalanced(t, first)
+		time.Sleep(3 * time.Hour)
+		require.Equal(t, []string{"mail handled 1", "mail waited 1"}, disk.took())
+		require.NoError(t, <-waited)
+		require.EqualValues(t, 1, first.Metrics().Ledger.Cancelled)
+		requireBalanced(t, first)
+		shutdown(t, tool)
+		shutdown(t, first)
+		require.Empty(t, disk.Dump().Records)
 	})
 }

@@ -1,0 +1,163 @@
+package contracttest
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/storetest"
+)
+
+// A publication that is refused makes room for an event that waits to be taken in.
+func TestT4_ARefusedPublicationMakesRoomForATakeIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var slow atomic.Bool
+		spy := &spyStore{}
+		spy.submit = func(b *driver.Batch, done func(error)) bool {
+			if len(b.Remember) == 0 || !slow.Load() {
+				return false
+			}
+			go func() { time.Sleep(time.Second); spy.Store.Submit(b, done) }()
+			return true
+		}
+		bus := disk.spy(t, spy, eventbus.WithMaxUnsettled(3))
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		known := mustPublish(t, bus, "a", "known", eventbus.ID(eventbus.NewEventID()))
+		mustPublish(t, bus, "a", "1", eventbus.After(time.Hour))
+		mustPublish(t, bus, "a", "2", eventbus.After(time.Hour))
+		require.Equal(t, []string{"mail known 1"}, disk.took())
+		slow.Store(true)
+		refused := make(chan error, 1)
+		go func() {
+			_, err := bus.Publish(context.Background(), "a", "another", eventbus.ID(known))
+			refused <- err
+		}()
+		synctest.Wait()
+		tool := disk.tool(t)
+		mustPublish(t, tool, "a", "incoming")
+		time.Sleep(500 * time.Millisecond)
+		require.Len(t, disk.Dump().Incoming, 1, "the bound is reached")
+		require.ErrorIs(t, <-refused, eventbus.ErrDuplicateID)
+		time.Sleep(250 * time.Millisecond)
+		require.Equal(t, []string{"mail incoming 1"}, disk.took())
+		shutdown(t, tool)
+		shutdown(t, bus)
+	})
+}
+
+// A publisher that waits at the bound waits on when the restart of the bus ends.
+func TestS3_APublisherAtTheBoundWaitsOnAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var fail atomic.Bool
+		disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
+			if len(b.Directives) > 0 && fail.Swap(false) {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
+		reopened := make(chan struct{})
+		log := zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), zapcore.AddSync(discard{}), zap.InfoLevel), zap.Hooks(func(e zapcore.Entry) error {
+			if e.Message == "store reopened" {
+				close(reopened)
+				time.Sleep(time.Second) // before the bus goes on
+			}
+			return nil
+		}))
+		bus, _ := disk.open(t, eventbus.WithMaxUnsettled(1), eventbus.WithLogger(log))
+		mail := disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		id := mustPublish(t, bus, "a", "later", eventbus.After(time.Hour))
+		fail.Store(true)
+		require.Error(t, mail.Pause())
+		<-reopened
+		published := make(chan error, 1)
+		go func() {
+			_, err := bus.Publish(context.Background(), "a", "x")
+			published <- err
+		}()
+		time.Sleep(time.Minute)
+		requireWaits(t, published)
+		require.NoError(t, bus.Cancel(t.Context(), id))
+		require.NoError(t, <-published)
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+
+		mustPublish(t, bus, "a", "later", eventbus.After(time.Hour))
+		go func() {
+			_, err := bus.Publish(context.Background(), "a", "x")
+			published <- err
+		}()
+		synctest.Wait()
+		requireWaits(t, published)
+		shutdown(t, bus)
+		require.ErrorIs(t, <-published, eventbus.ErrShutdown)
+	})
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// A bulk replay does not hold up the hand-over. Its letters are replayed by the bus that gets the lease.
+func TestS6_TheHandOverEndsDuringABulkReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 3000
+		var delay atomic.Int64
+		disk := newDisk(storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
+			f.Delay = time.Duration(delay.Load())
+			return f
+		}))
+		first, _ := disk.open(t, eventbus.WithStandby(), eventbus.WithQueueCapacity(n))
+		var fails atomic.Bool
+		fails.Store(true)
+		disk.handles(t, first, "mail", func(string, int) error {
+			if fails.Load() {
+				return eventbus.Permanent(errBoom)
+			}
+			return nil
+		})
+		require.NoError(t, first.Start(t.Context()))
+		var batch []eventbus.Publication
+		for i := range n {
+			batch = append(batch, eventbus.Publication{Type: "a", Payload: fmt.Sprint(i)})
+		}
+		_, err := first.PublishBatch(t.Context(), batch)
+		require.NoError(t, err)
+		require.Len(t, disk.took(), n)
+		time.Sleep(time.Second)
+		fails.Store(false)
+		delay.Store(int64(300 * time.Microsecond))
+		replayed := make(chan error, 1)
+		go func() {
+			report, err := first.DLQ().ReplayMatching(context.Background(), allLetters)
+			if err == nil && report.Replayed != n {
+				err = fmt.Errorf("%d were replayed", report.Replayed)
+			}
+			replayed <- err
+		}()
+		time.Sleep(200 * time.Millisecond)
+		second, _ := disk.standby(t, "mail", "audit")
+		began := time.Now()
+		require.NoError(t, second.Start(t.Context()))
+		require.LessOrEqual(t, time.Since(began), 750*time.Millisecond, "the commits of 256 replays, and 500 ms")
+		requireWaits(t, replayed)
+		require.NoError(t, <-replayed)
+		time.Sleep(time.Minute)
+		require.Len(t, disk.took(), n)
+		requireBalanced(t, first)
+		requireBalanced(t, second)
+		shutdown(t, first)
+		shutdown(t, second)
+		require.Empty(t, disk.Dump().Records)
+	})
+}
