@@ -206,9 +206,41 @@ func (f *feeder) wakeUp() {
 
 // start waits for the lease, recovers the first records and starts the feeder. The feeder recovers the others in the
 // background.
+//
+// If ctx ends while the store waits for the transaction of a service, start returns. What was claimed and the lease are given
+// back when that transaction has ended; another start waits until then.
 func (f *feeder) start(ctx context.Context) error {
-	f.starting.Lock()
-	defer f.starting.Unlock()
+	select {
+	case f.starting <- struct{}{}:
+	case <-ctx.Done():
+		return contextError(ctx)
+	}
+	var decided atomic.Bool
+	decide := func() bool { return decided.CompareAndSwap(false, true) }
+	started := make(chan error, 1)
+	go func() {
+		defer f.starting.Unlock()
+		started <- f.startAlone(ctx, decide)
+	}()
+	select {
+	case err := <-started:
+		return err
+	case <-ctx.Done():
+	}
+	blocked := f.bus.store.blocks.signal()
+	select {
+	case err := <-started:
+		return err
+	case <-blocked.begun:
+		if decide() {
+			return errors.Join(contextError(ctx), blocked.why)
+		}
+		return <-started
+	}
+}
+
+// startAlone is start for the holder of starting. The bus runs only if decide returns true: otherwise start has returned.
+func (f *feeder) startAlone(ctx context.Context, decide func() bool) error {
 	if f.ctx.Err() != nil {
 		return ErrShutdown
 	}
@@ -229,6 +261,11 @@ func (f *feeder) start(ctx context.Context) error {
 			}
 		}
 		again = err != nil && claims.Err() == nil && f.bus.config.standby // the lease was lost, or the store has failed
+	}
+	if err == nil && !decide() {
+		err = contextError(ctx)
+		f.bus.durable.dropClaimed()
+		f.beginAnew()
 	}
 	if err == nil {
 		f.stopped = make(chan struct{})

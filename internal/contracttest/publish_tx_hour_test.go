@@ -158,3 +158,45 @@ func TestT5_ATransactionIsOpenForAnHourAtStart(t *testing.T) {
 		require.Empty(t, disk.Dump().Incoming)
 	})
 }
+
+// Start obeys its context meanwhile. What it has begun is undone when the transaction has ended, and another Start waits until
+// then.
+func TestT5_StartObeysItsContextWhileATransactionIsOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lock := new(foreignLock)
+		disk := lock.disk()
+		bus, logs := newBus(t, eventbus.WithStore(lock.open(disk)))
+		disk.handles(t, bus, "mail", nil)
+		mustPublish(t, bus, "a", "left")
+		lock.hold(time.Hour)
+		for range 2 {
+			began := time.Now()
+			brief, cancel := context.WithTimeout(t.Context(), time.Minute)
+			require.ErrorIs(t, bus.Start(brief), context.DeadlineExceeded)
+			cancel()
+			require.LessOrEqual(t, time.Since(began), 2*time.Minute)
+		}
+		began := time.Now()
+		require.NoError(t, bus.Start(t.Context()))
+		require.GreaterOrEqual(t, time.Since(began), 50*time.Minute)
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail left 1"}, disk.took())
+		require.Zero(t, logs.FilterMessage("store failed: the bus restarts").Len())
+		requireBalanced(t, bus)
+		shutdown(t, bus)
+
+		other, _ := newBus(t, eventbus.WithStore(lock.open(disk)))
+		disk.handles(t, other, "mail", nil)
+		mustPublish(t, other, "a", "later")
+		lock.hold(time.Hour)
+		brief, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.ErrorIs(t, other.Start(brief), context.DeadlineExceeded)
+		ended, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began = time.Now()
+		_ = other.Shutdown(ended)
+		require.LessOrEqual(t, time.Since(began), 2*time.Minute)
+		time.Sleep(2 * time.Hour)
+	})
+}
