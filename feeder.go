@@ -53,6 +53,7 @@ type feeder struct {
 
 	due    *timeline.Alarm // for the next record of the store that becomes due; it has come if the store must be asked
 	wake   chan struct{}
+	comes  chan struct{}   // see lookForIncoming
 	ctx    context.Context // ends at Shutdown
 	cancel context.CancelFunc
 
@@ -76,7 +77,7 @@ type semaphore = pace.Semaphore
 const feederPage = 1024
 
 func newFeeder(b *Bus) *feeder {
-	f := &feeder{bus: b, behind: true, waiters: make(map[EventID]*waiter), wake: make(chan struct{}, 1)}
+	f := &feeder{bus: b, behind: true, waiters: make(map[EventID]*waiter), wake: make(chan struct{}, 1), comes: make(chan struct{}, 1)}
 	f.due = timeline.NewAlarm(b.time, f.wakeUp)
 	f.committed = sync.NewCond(&f.mu)
 	f.feeding, f.starting = make(semaphore, 1), make(semaphore, 1)
@@ -391,18 +392,30 @@ func (f *feeder) feed() {
 	f.failed(claims, f.claimAll(claims))
 }
 
-// claimAll claims the records that are due, and those that wait for room in the queue.
+// claimAll claims the records that are due, and those that wait for room in the queue. Incoming events do not wait for
+// that.
 func (f *feeder) claimAll(ctx context.Context) error {
+	for {
+		if err := f.claimFree(ctx); !errors.Is(err, errIncoming) {
+			return err
+		}
+	}
+}
+
+func (f *feeder) claimFree(ctx context.Context) error {
 	if f.denied.Load() {
 		f.fallBehind()
 	}
-	if err := f.takeInAll(ctx); err != nil {
-		return err
-	}
-	if err := f.feedDue(ctx); err != nil {
-		return err
-	}
-	for f.hasWork() {
+	for {
+		if err := f.takeInAll(ctx); err != nil {
+			return err
+		}
+		if err := f.feedDue(ctx); err != nil {
+			return err
+		}
+		if !f.hasWork() {
+			return nil
+		}
 		if err := f.feedDoors(ctx, true); err != nil {
 			return err
 		}
@@ -423,7 +436,6 @@ func (f *feeder) claimAll(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
 }
 
 // awaitDirect waits, behind, until no direct change is left. If the store has denied the lease of one, a claim would give
@@ -512,6 +524,37 @@ func (f *feeder) feedDue(ctx context.Context) error {
 // errClaimsEnded is the error of a claim that Shutdown or a failure of the store has ended, or a full queue.
 var errClaimsEnded = errors.New("eventbus: claims were ended")
 
+// errIncoming is the error of a claim that has ended its wait for room in the queue, because there may be incoming events.
+var errIncoming = errors.New("eventbus: incoming events are taken in first")
+
+// reserve waits for room in the queue.
+func (f *feeder) reserve(ctx context.Context, n int) error {
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan bool, 1)
+	go func() {
+		select {
+		case <-f.comes:
+			cancel()
+			ended <- true
+		case <-waiting.Done():
+			ended <- false
+		}
+	}()
+	err := f.bus.machine.pool.Reserve(waiting, n, false)
+	cancel()
+	switch incoming := <-ended; {
+	case incoming && err == nil:
+		f.lookForIncoming() // later
+		return nil
+	case incoming && ctx.Err() == nil:
+		return errIncoming
+	case err != nil:
+		return errClaimsEnded
+	}
+	return nil
+}
+
 // claim claims a page of records and queues their dispatches. With waits, it first waits for room
 // in the queue. Without room it reports that there are more.
 func (f *feeder) claim(ctx context.Context, q driver.ClaimQuery, waits bool) (more bool, err error) {
@@ -521,8 +564,8 @@ func (f *feeder) claim(ctx context.Context, q driver.ClaimQuery, waits bool) (mo
 	case !waits:
 		return true, nil
 	default:
-		if err := pool.Reserve(ctx, q.Limit, false); err != nil {
-			return false, errClaimsEnded
+		if err := f.reserve(ctx, q.Limit); err != nil {
+			return false, err
 		}
 	}
 	q.Now = f.bus.time.Now().UTC

@@ -79,10 +79,10 @@ func raise(v *atomic.Int64, n int64) {
 func (f *feeder) takeIn(ctx context.Context) (more, full bool, err error) {
 	limit := f.page()
 	if q := &f.bus.intake.quota; q.Most > 0 {
-		limit = int(min(int64(limit), q.Most-q.Used()))
-	}
-	if limit <= 0 {
-		return true, true, nil
+		if limit = q.RoomToTakeIn(limit); limit == 0 {
+			return true, true, nil
+		}
+		defer q.TakenIn()
 	}
 	last, unknown := f.own.last.Load(), f.own.unknown.Swap(false)
 	page, err := f.bus.store.Incoming(ctx, driver.IncomingQuery{Limit: limit})
@@ -147,10 +147,10 @@ func (f *feeder) takeInAll(ctx context.Context) error {
 		f.looks.Store(true)
 	}
 	if q := &f.bus.intake.quota; full && q.Used() < q.Most { // a dispatch may have settled before looks was set
-		f.wakeUp()
+		f.lookForIncoming()
 	}
 	if more && !full && err == nil {
-		f.wakeUp()
+		f.lookForIncoming()
 	}
 	return err
 }
@@ -340,6 +340,15 @@ func (r *registry) targetsOfIncoming(of *record) (to *targets, missing bool) {
 // lookIfWaiting makes the feeder look for incoming events that had no room before a dispatch has settled.
 func (f *feeder) lookIfWaiting() {
 	if f.bus.intake.quota.Most > 0 && f.looks.Load() {
-		f.wakeUp()
+		f.lookForIncoming()
 	}
+}
+
+// lookForIncoming wakes the feeder, which does not wait for room in the queue then. See looks.
+func (f *feeder) lookForIncoming() {
+	select {
+	case f.comes <- struct{}{}:
+	default:
+	}
+	f.wakeUp()
 }

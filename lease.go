@@ -135,7 +135,7 @@ func (j *durable) othersCommitted(c driver.Change) {
 			return
 		case c&driver.ChangedIncoming != 0:
 			f.looks.Store(true)
-			f.wakeUp()
+			f.lookForIncoming()
 		}
 		if c&driver.ChangedRequests != 0 {
 			j.answerRequests()

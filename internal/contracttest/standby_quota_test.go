@@ -161,3 +161,88 @@ func TestS6_TheHandOverEndsDuringABulkReplay(t *testing.T) {
 		require.Empty(t, disk.Dump().Records)
 	})
 }
+
+// An event is taken in while the bus is behind and its queue is full.
+func TestL6_ATakeInNeedsNoRoomInTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithQueueCapacity(4), eventbus.WithConcurrency(1))
+		release := make(chan struct{})
+		disk.handles(t, bus, "mail", func(string, int) error { <-release; return nil }, eventbus.Timeout(24*time.Hour))
+		require.NoError(t, bus.Start(t.Context()))
+		const n = 30
+		for i := range n {
+			mustPublish(t, bus, "a", fmt.Sprint(i), eventbus.Key("k"))
+		}
+		tool := disk.tool(t)
+		for i := range n {
+			time.Sleep(time.Second)
+			mustPublish(t, tool, "a", fmt.Sprint(n+i), eventbus.Key("k"))
+			time.Sleep(250 * time.Millisecond)
+			require.Empty(t, disk.Dump().Incoming)
+		}
+		close(release)
+		time.Sleep(time.Minute)
+		var want []string
+		for i := range 2 * n {
+			want = append(want, fmt.Sprintf("mail %d 1", i))
+		}
+		require.Equal(t, want, disk.took())
+		requireBalanced(t, bus)
+		shutdown(t, tool)
+		shutdown(t, bus)
+	})
+}
+
+// Publishers that wait at the bound without a pause leave room to the events that wait to be taken in.
+func TestT4_PublishersAtTheBoundLeaveRoomToTheTakeIn(t *testing.T) {
+	for _, queue := range []int{1000, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			spy := &spyStore{claim: func(_ context.Context, _ driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
+				time.Sleep(25 * time.Millisecond) // publishers are quicker than the feeder
+				return next()
+			}}
+			bus := disk.spy(t, spy, eventbus.WithMaxUnsettled(10), eventbus.WithQueueCapacity(queue), eventbus.WithConcurrency(1))
+			disk.handles(t, bus, "mail", func(string, int) error { time.Sleep(10 * time.Millisecond); return nil })
+			require.NoError(t, bus.Start(t.Context()))
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			var local atomic.Int64
+			for range 20 {
+				go func() {
+					for ctx.Err() == nil {
+						if _, err := bus.Publish(ctx, "a", "local"); err != nil {
+							return
+						}
+						local.Add(1)
+					}
+				}()
+			}
+			go func() { // it never fits
+				_, _ = bus.PublishBatch(ctx, []eventbus.Publication{{Type: "a"}, {Type: "a"}, {Type: "a"}, {Type: "a"}})
+			}()
+			time.Sleep(time.Second)
+			tool := disk.tool(t)
+			for range 20 {
+				mustPublish(t, tool, "a", "incoming")
+				time.Sleep(250 * time.Millisecond)
+				require.Empty(t, disk.Dump().Incoming)
+			}
+			const n = 50
+			for range n {
+				mustPublish(t, tool, "a", "incoming")
+			}
+			time.Sleep(5 * time.Second)
+			require.Empty(t, disk.Dump().Incoming)
+			before := local.Load()
+			time.Sleep(5 * time.Second)
+			require.Greater(t, local.Load(), before, "then publishers go on")
+			cancel()
+			time.Sleep(time.Minute)
+			requireBalanced(t, bus)
+			shutdown(t, tool)
+			shutdown(t, bus)
+		})
+	}
+}

@@ -12,6 +12,9 @@ type Quota struct {
 
 	used atomic.Int64
 	full atomic.Bool // publishers wait
+	// takesIn is set while a take-in waits for room. It goes before publishers, which would leave it none if they come
+	// without a pause. What waits to be taken in is bounded too: at the bound, its publishers are refused.
+	takesIn atomic.Bool
 
 	mu   sync.Mutex    // guards the following; a leaf
 	room chan struct{} // closed when a dispatch has settled; nil while no publisher waits
@@ -26,9 +29,13 @@ func (q *Quota) Set(n int64) { q.used.Store(n) }
 // Add adds n dispatches beyond the bound, if need be.
 func (q *Quota) Add(n int64) { q.used.Add(n) }
 
-// TryAdd adds n dispatches if there is room for them, or if there are none.
+// TryAdd adds n dispatches of a publication if there is room for them, or if there are none, and if no take-in
+// waits.
 func (q *Quota) TryAdd(n int64) bool {
 	for {
+		if q.takesIn.Load() {
+			return false
+		}
 		used := q.used.Load()
 		if used > 0 && used+n > q.Most {
 			return false
@@ -36,6 +43,24 @@ func (q *Quota) TryAdd(n int64) bool {
 		if q.used.CompareAndSwap(used, used+n) {
 			return true
 		}
+	}
+}
+
+// RoomToTakeIn returns for how many of n dispatches there is room. If there is none, publishers wait until TakenIn. Call
+// that after the take-in.
+func (q *Quota) RoomToTakeIn(n int) int {
+	room := q.Most - q.used.Load()
+	if room <= 0 {
+		q.takesIn.Store(true)
+		return 0
+	}
+	return int(min(int64(n), room))
+}
+
+// TakenIn lets publishers go on.
+func (q *Quota) TakenIn() {
+	if q.takesIn.Swap(false) {
+		q.wake()
 	}
 }
 
@@ -56,9 +81,13 @@ func (q *Quota) IsAwaited() bool { return q.full.Load() }
 // Release removes n dispatches, which have settled or were refused.
 func (q *Quota) Release(n int64) {
 	q.used.Add(-n)
-	if !q.full.Load() {
-		return
+	if q.full.Load() {
+		q.wake()
 	}
+}
+
+// wake wakes the publishers that wait.
+func (q *Quota) wake() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.room != nil {
