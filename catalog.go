@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/route"
 )
@@ -173,6 +174,9 @@ type instance struct {
 	number     int64
 	seen       time.Time
 	unreadable error // another version has written the catalog: only Instance is known
+
+	idle  time.Duration // since the bus saw it change; see sightings
+	lives bool
 }
 
 // storedCatalogs returns the catalogs of the store, in the order in which their buses began to use it.
@@ -196,7 +200,7 @@ func (op *operators) storedCatalogs(ctx context.Context) (all []instance, err er
 func (op *operators) catalogNow() Catalog {
 	settings := op.registry.retry.Load()
 	c := Catalog{
-		At: op.time.Now().UTC, Instance: op.instance, Active: op.journal.dispatches(), Policy: settings.RetryPolicy.clone(), RetryIf: settings.RetryIf != nil, Rules: settings.rules.list(),
+		At: op.time.Now().UTC, Instance: op.instance, Active: op.journal.dispatches() && !op.halts.Has(halt.Lost), Policy: settings.RetryPolicy.clone(), RetryIf: settings.RetryIf != nil, Rules: settings.rules.list(),
 		Timeout: op.config.timeout, Circuit: CircuitSettings(op.config.circuit), Isolated: op.config.isolation,
 		Concurrency: op.config.concurrency, QueueCapacity: op.config.queue, MaxUnsettled: op.config.unsettled,
 		Subscriptions: []CatalogSubscription{},

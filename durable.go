@@ -41,9 +41,11 @@ type durable struct {
 	unknown   unknowns
 	answering semaphore // held while requests are answered
 
-	atStart []string      // names of the subscriptions when Start was called; immutable then
-	yielded sync.Map      // instances to which the lease was handed over, to nil
-	doubts  doubt.Changes // while the store has failed
+	atStart []string // names of the subscriptions when Start was called; immutable then
+	yielded sync.Map // instances to which the lease was handed over, or left, to nil
+
+	sightings sightings
+	doubts    doubt.Changes // while the store has failed
 }
 
 // connect begins to use the store. It reads the directives and the counts.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -54,7 +55,7 @@ func noLease(err error) error {
 
 func (j *durable) acquireAtStart(ctx context.Context) error {
 	if j.config.standby {
-		return j.acquire(ctx, true)
+		return j.acquireToDispatch(ctx)
 	}
 	short, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -131,6 +132,9 @@ func (j *durable) othersCommitted(c driver.Change) {
 		case !j.store.leads():
 			if c&driver.ChangedDirectives != 0 {
 				f.failed(f.claimsContext(), j.operators.obeyOthers())
+			}
+			if c&driver.ChangedCatalogs != 0 && !j.config.tool {
+				j.lookAtInstances() // it may have to know which standbys live
 			}
 			return
 		case c&driver.ChangedIncoming != 0:
@@ -239,17 +243,62 @@ const (
 	// handOverPause is how long a bus that has handed the lease over does not ask for it. A store gives it to one that
 	// waits within 250 ms.
 	handOverPause = 300 * time.Millisecond
+	// yieldGrace is how long a bus that gets the lease leaves it again to a standby with more subscriptions. Others may
+	// be quicker than that standby.
+	yieldGrace = 2 * time.Second
 	// standbyLives is how long after its last record a standby counts as one that lives, and forgotten when its record
 	// is removed.
 	standbyLives     = 3 * standbySeen
 	standbyForgotten = time.Hour
+	// catalogKept is how old by its own time a record is that is removed although nothing is known of the standby.
+	catalogKept = 24 * time.Hour
 )
+
+// sightings has when the bus saw the records of other buses change. It compares no clocks: those of the processes may
+// differ.
+type sightings struct {
+	mu   sync.Mutex // guards the following
+	last map[string]sighting
+}
+
+type sighting struct {
+	seen  time.Time // driver.Catalog.Seen
+	at    int64     // when the bus saw it first
+	lives bool      // it has changed since the first look
+}
+
+// note fills in which instances live.
+func (g *sightings) note(now int64, all []instance) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	last := make(map[string]sighting, len(all))
+	for i := range all {
+		in := &all[i]
+		s, known := g.last[in.Instance]
+		if !known || !s.seen.Equal(in.seen) {
+			s = sighting{seen: in.seen, at: now, lives: g.last != nil}
+		}
+		last[in.Instance] = s
+		in.idle = time.Duration(now - s.at)
+		in.lives = s.lives && in.idle < standbyLives
+	}
+	g.last = last
+}
+
+// instances reads the catalogs of the store, and notes which buses live.
+func (j *durable) instances(ctx context.Context) ([]instance, error) {
+	all, err := j.operators.storedCatalogs(ctx)
+	if err == nil {
+		j.sightings.note(j.time.Nanos(), all)
+	}
+	return all, err
+}
 
 // lookAtInstances hands the lease over if a standby that started later has all subscriptions of this bus and more, and
 // removes the catalogs of buses that are gone.
 func (j *durable) lookAtInstances() {
 	claims, epoch := j.feeder.claimsContext(), j.store.epoch.Load()
-	all, err := j.operators.storedCatalogs(claims)
+	all, err := j.instances(claims)
 	if err != nil {
 		j.feeder.failed(claims, err)
 		return
@@ -259,33 +308,64 @@ func (j *durable) lookAtInstances() {
 		return
 	}
 	now := j.time.Now().UTC
-	for _, in := range all {
-		age := now.Sub(in.seen)
+	for i := range all {
+		in := &all[i]
+		_, yielded := j.yielded.Load(in.Instance)
 		switch {
 		case in.Instance == j.instance:
-		case in.Active || age > standbyForgotten:
+		case in.Active || in.idle > standbyForgotten || !in.lives && now.Sub(in.seen) > catalogKept:
 			w := newBatch(j.time)
 			w.Catalog = &driver.Catalog{Instance: in.Instance}
 			w.Epoch = epoch // if another bus has the lease now, the catalog may be its own
 			j.store.submit(w, room.Pass{}, func(error) {})
-		case in.number > all[mine].number && age < standbyLives && j.yieldsTo(&in.Catalog):
+		case in.number > all[mine].number && !yielded && j.yieldsTo(in):
 			j.handOver(in.Instance)
 			return
 		}
 	}
 }
 
-// yieldsTo reports whether a standby has all subscriptions that the bus had when it started, and more, and the lease was not
-// handed over to it before.
-func (j *durable) yieldsTo(c *Catalog) bool {
-	if len(c.Subscriptions) <= len(j.atStart) {
+// yieldsTo reports whether a standby that lives has all subscriptions that the bus had when it started, and more.
+func (j *durable) yieldsTo(in *instance) bool {
+	if in.Instance == j.instance || !in.lives || in.Active || len(in.Subscriptions) <= len(j.atStart) {
 		return false
 	}
 	for _, name := range j.atStart {
-		if _, ok := c.Find(name); !ok {
+		if _, ok := in.Find(name); !ok {
 			return false
 		}
 	}
-	_, before := j.yielded.Load(c.Instance)
-	return !before
+	return true
+}
+
+// acquireToDispatch waits for the lease. If a standby has all of its subscriptions and more, the bus leaves the lease to it
+// before it claims anything: when a bus hands the lease over, any standby may be the first to get it.
+func (j *durable) acquireToDispatch(ctx context.Context) error {
+	for since := j.time.Nanos(); ; {
+		if err := j.acquire(ctx, true); err != nil {
+			return err
+		}
+		all, err := j.instances(ctx)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(all, func(in instance) bool {
+			_, yielded := j.yielded.Load(in.Instance)
+			return j.yieldsTo(&in) && (!yielded || j.time.Nanos()-since < int64(yieldGrace))
+		})
+		if i < 0 {
+			return nil
+		}
+		to := all[i].Instance
+		if _, yielded := j.yielded.LoadOrStore(to, nil); !yielded {
+			since = j.time.Nanos()
+			j.log.Info("lease left to a standby with more subscriptions", zap.String("instance", to))
+		}
+		if err := j.store.Release(ctx); err != nil {
+			return err
+		}
+		if !j.time.Sleep(ctx, handOverPause) {
+			return contextError(ctx)
+		}
+	}
 }

@@ -178,7 +178,7 @@ func (j *durable) standBy() (goesOn bool) {
 	f := j.feeder
 	j.ledger.handOver()
 	j.operators.cataloged.record()
-	err := j.acquire(f.ctx, true)
+	err := j.acquireToDispatch(f.ctx)
 	switch {
 	case f.ctx.Err() != nil:
 		return false

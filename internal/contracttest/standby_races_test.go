@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -277,4 +278,131 @@ func TestS6_AFailedStartLeavesNoCatalog(t *testing.T) {
 		shutdown(t, second)
 		shutdown(t, first)
 	})
+}
+
+// Of three buses, a standby with the same subscriptions as the active bus gets the lease before the one with more. It
+// leaves it to that one, and dispatches nothing.
+func TestS6_TheLeaseIsLeftToMoreSubscriptions(t *testing.T) {
+	for _, order := range [][]int{{0, 1}, {1, 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			first, _ := disk.open(t, eventbus.WithStandby())
+			mustSubscribe(t, first, "*", eventbus.Typed(func(context.Context, string) error {
+				time.Sleep(time.Minute)
+				return nil
+			}), eventbus.Named("mail"), eventbus.Timeout(time.Hour))
+			require.NoError(t, first.Start(t.Context()))
+			mustPublish(t, first, "a", "running")
+			time.Sleep(time.Second)
+			equal, _ := disk.open(t, eventbus.WithStandby())
+			disk.handles(t, equal, "mail", func(string, int) error { disk.note("by the equal one"); return nil })
+			more, _ := disk.standby(t, "mail", "audit")
+			var waits [2]<-chan error
+			for _, i := range order {
+				waits[i] = startLater(t, []*eventbus.Bus{equal, more}[i])
+				time.Sleep(5 * time.Second)
+			}
+			mustPublish(t, more, "a", "1")
+			time.Sleep(2 * time.Minute)
+			requireStarted(t, waits[1])
+			requireBlocked(t, waits[0])
+			require.ElementsMatch(t, []string{"mail 1 1", "audit 1 1"}, disk.took())
+			time.Sleep(time.Hour)
+			disk.requireLease(t, more, true)
+			shutdown(t, more)
+			time.Sleep(10 * time.Second)
+			disk.requireLease(t, more, false)
+			shutdown(t, first)
+			requireStarted(t, waits[0])
+			shutdown(t, equal)
+		})
+	}
+}
+
+// The lease is not left to a standby that has died, and not for long to one that does not take it.
+func TestS6_TheLeaseIsNotLeftForLong(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			first, _ := disk.open(t, eventbus.WithStandby())
+			mustSubscribe(t, first, "*", eventbus.Typed(func(context.Context, string) error {
+				time.Sleep(time.Minute)
+				return nil
+			}), eventbus.Named("mail"), eventbus.Timeout(time.Hour))
+			require.NoError(t, first.Start(t.Context()))
+			mustPublish(t, first, "a", "running")
+			equal, _ := disk.standby(t, "mail")
+			waits := startLater(t, equal)
+			time.Sleep(time.Second)
+			more, _ := disk.standby(t, "mail", "audit")
+			startLater(t, more)
+			time.Sleep(time.Second)
+			if dies {
+				disk.crash(more)
+				time.Sleep(time.Minute)
+			} else {
+				time.Sleep(50 * time.Second)
+				disk.crash(more)
+				time.Sleep(20 * time.Second)
+			}
+			held := disk.Dump().Lease
+			require.NotZero(t, held)
+			time.Sleep(time.Minute)
+			require.Equal(t, held, disk.Dump().Lease, "it stays where it is")
+			shutdown(t, first)
+			requireStarted(t, waits)
+			shutdown(t, equal)
+		})
+	}
+}
+
+// offsetClock is a clock that differs from the real one.
+type offsetClock struct {
+	clock.Clock
+	by time.Duration
+}
+
+func (c offsetClock) Now() time.Time { return c.Clock.Now().Add(c.by) }
+
+// The clocks of two processes differ by an hour. Each sees that the other one lives, and gets the lease from it.
+func TestS6_ClocksThatDiffer(t *testing.T) {
+	for _, by := range []time.Duration{-time.Hour, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			first, _ := disk.lead(t, "mail")
+			shifted := eventbus.WithClock(offsetClock{clock.New(), by})
+			equal, _ := disk.open(t, eventbus.WithStandby(), shifted)
+			disk.handles(t, equal, "mail", nil)
+			waits := startLater(t, equal)
+			number := disk.Dump().Catalogs[1].Number
+			for range 10 {
+				time.Sleep(time.Hour)
+				require.Equal(t, number, disk.Dump().Catalogs[1].Number, "its catalog stays")
+			}
+			mustPublish(t, equal, "a", "1")
+			mustPublish(t, equal, "a", "2", eventbus.After(2*time.Hour)) // the delay is wrong by the difference
+			time.Sleep(time.Minute)
+			require.Equal(t, []string{"mail 1 1"}, disk.took())
+			time.Sleep(3 * time.Hour)
+			require.Equal(t, []string{"mail 2 1"}, disk.took())
+
+			more, _ := disk.open(t, eventbus.WithStandby(), shifted)
+			disk.handles(t, more, "mail", nil)
+			disk.handles(t, more, "audit", nil)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			require.NoError(t, more.Start(ctx))
+			disk.requireLease(t, more, true)
+			most, _ := disk.standby(t, "mail", "audit", "third")
+			require.NoError(t, most.Start(ctx), "the other direction")
+			mustPublish(t, first, "a", "3")
+			time.Sleep(time.Minute)
+			require.ElementsMatch(t, []string{"mail 3 1", "audit 3 1", "third 3 1"}, disk.took())
+			for _, bus := range []*eventbus.Bus{equal, first, more, most} {
+				shutdown(t, bus)
+			}
+			require.Error(t, <-waits)
+			require.Empty(t, disk.Dump().Records)
+		})
+	}
 }

@@ -303,7 +303,7 @@ func TestS6_TheLeaseIsHandedOverOncePerStandby(t *testing.T) {
 		second, _ := disk.standby(t, "mail", "audit")
 		require.NoError(t, second.Start(t.Context()))
 		disk.requireLease(t, first, false)
-		time.Sleep(time.Second) // the first one waits for the lease
+		time.Sleep(time.Minute) // the first one waits for the lease, and leaves it to no other one any more
 		disk.LoseLease(false)
 		time.Sleep(time.Minute)
 		disk.requireLease(t, first, true)
