@@ -120,11 +120,7 @@ func (j *durable) releaseLease() {
 // othersCommitted looks at what another process has committed.
 func (j *durable) othersCommitted(c driver.Change) {
 	f := j.feeder
-	if c&driver.ChangedLease != 0 && f.isStopping() {
-		f.losses.Go(j.lookAtLease)
-		return
-	}
-	f.lookLater(func() { // the store must not wait for publishers
+	later := f.lookLater(func() { // the store must not wait for publishers
 		if c&driver.ChangedLease != 0 {
 			j.lookAtLease()
 		}
@@ -148,21 +144,21 @@ func (j *durable) othersCommitted(c driver.Change) {
 			j.lookAtInstances()
 		}
 	})
-}
-
-func (f *feeder) isStopping() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.stopping
-}
-
-// lookLater runs a function on its own goroutine, for which stop waits. It does nothing once stop has been called.
-func (f *feeder) lookLater(look func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.stopping {
-		f.watching.Go(look)
+	if !later && c&driver.ChangedLease != 0 {
+		f.losses.Go(j.lookAtLease)
 	}
+}
+
+// lookLater runs a function on its own goroutine, for which stop waits, and reports whether it does: once stop has been
+// called, it does nothing.
+func (f *feeder) lookLater(look func()) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopping {
+		return false
+	}
+	f.watching.Go(look)
+	return true
 }
 
 // lookAtLease finds out whether the store has lost the lease.

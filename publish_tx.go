@@ -61,8 +61,16 @@ func (j *durable) acceptTx(ctx context.Context, inside bool, tx any, d *dispatch
 		return fmt.Errorf("%w: %T takes none", ErrNoTransaction, j.config.store)
 	}
 	return j.intake.whileEntering(inside, func() error {
-		if known, err := j.isRepeated(ctx, d); err != nil || known {
+		submit := func(in ...*driver.Incoming) error {
+			_, err := guard(j.store, "SubmitTx", func() (struct{}, error) { return struct{}{}, store.SubmitTx(ctx, tx, in) })
 			return err
+		}
+		known, err := j.isRepeated(ctx, d)
+		if err != nil {
+			return err
+		}
+		if known {
+			return submit() // it may be no transaction
 		}
 		if err := j.admitsIncoming(ctx, 1); err != nil && !inside {
 			return err
@@ -73,9 +81,7 @@ func (j *durable) acceptTx(ctx context.Context, inside bool, tx any, d *dispatch
 			return w.err
 		}
 		j.inTx.note(d.key, d.id, j.time.Nanos())
-		if _, err := guard(j.store, "SubmitTx", func() (struct{}, error) {
-			return struct{}{}, store.SubmitTx(ctx, tx, []*driver.Incoming{in})
-		}); err != nil {
+		if err := submit(in); err != nil {
 			j.inTx.forget(d.key, d.id)
 			return err
 		}

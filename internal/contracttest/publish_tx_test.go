@@ -76,6 +76,8 @@ func TestT1_BadTransactions(t *testing.T) {
 		memory, _ := newBus(t)
 		ended := disk.Begin()
 		require.NoError(t, ended.Commit())
+		known := eventbus.NewEventID()
+		mustPublish(t, bus, "a", "x", eventbus.ID(known))
 		for name, c := range map[string]struct {
 			bus *eventbus.Bus
 			tx  any
@@ -87,12 +89,14 @@ func TestT1_BadTransactions(t *testing.T) {
 			"ended":            {bus, ended, sql.ErrTxDone},
 			"in memory":        {memory, disk.Begin(), eventbus.ErrNoTransaction},
 		} {
-			id, err := c.bus.PublishTx(t.Context(), c.tx, "a", "x")
-			require.ErrorIs(t, err, c.is, name)
-			require.Zero(t, id, name)
-			require.True(t, strings.HasPrefix(err.Error(), `PublishTx("a"): `), "%s: %v", name, err)
+			for _, opts := range [][]eventbus.PublishOption{nil, {eventbus.ID(known)}} {
+				id, err := c.bus.PublishTx(t.Context(), c.tx, "a", "x", opts...)
+				require.ErrorIs(t, err, c.is, name)
+				require.Zero(t, id, name)
+				require.True(t, strings.HasPrefix(err.Error(), `PublishTx("a"): `), "%s: %v", name, err)
+			}
 		}
-		require.Empty(t, disk.Dump().Incoming)
+		require.Len(t, disk.Dump().Incoming, 1, "the known event")
 		shutdown(t, memory)
 		shutdown(t, bus)
 	})

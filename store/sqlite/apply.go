@@ -101,7 +101,11 @@ func (tx *transaction) commit() error {
 		tx.broken = nil
 		return err
 	}
+	// Not after COMMIT: a look in between would take the change for that of another store, and the next one of another
+	// store for one that it has seen.
+	tx.store.watch.noteOwn(tx.changes, len(tx.left), 1)
 	if _, err := tx.w.exec("COMMIT"); err != nil {
+		tx.store.watch.noteOwn(tx.changes, len(tx.left), -1)
 		return err
 	}
 	reach("commit: committed")
@@ -109,7 +113,6 @@ func (tx *transaction) commit() error {
 	for _, i := range tx.inserts {
 		i.record.Ref, i.record.Position = i.ref, i.position
 	}
-	tx.store.watch.noteOwn(tx.changes, len(tx.left))
 	for _, l := range tx.left {
 		l.in.ID = l.id
 	}

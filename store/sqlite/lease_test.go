@@ -319,3 +319,28 @@ func TestOpen_WaitsForAMigration(t *testing.T) {
 	require.NoFileExists(t, path)
 	require.NoError(t, l.release())
 }
+
+// A look between a commit of the store and what comes after it hides no later commit of another store.
+func TestT2_ALookDuringACommitHidesNoEvent(t *testing.T) {
+	path := testPath(t)
+	s, other := openOnly(t, path), openOnly(t, path)
+	var was seen
+	var at version
+	look := func() driver.Change {
+		now, ok := s.watch.look(was, &at, false)
+		require.True(t, ok)
+		defer func() { was = now }()
+		return now.changes(was)
+	}
+	look()
+	failpoint = func(name string) {
+		if name == "commit: committed" {
+			look()
+		}
+	}
+	leave(t, s)
+	failpoint = nil
+	require.Zero(t, look())
+	leave(t, other)
+	require.Equal(t, driver.ChangedIncoming, look())
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -82,6 +83,28 @@ func TestT1_PublishTxInBadTransactions(t *testing.T) {
 	require.Equal(t, map[string]int{"mail y": 1}, p.settled().called())
 	other.end()
 	p.end()
+}
+
+// A store that has its file alone has no standby, and no service has a transaction on the file.
+func TestS6_AnExclusiveStoreHasNoStandbyAndTakesNoTransaction(t *testing.T) {
+	s, err := sqlite.Open(t.Context(), newPath(t), sqlite.WithExclusive())
+	if runtime.GOOS == "windows" {
+		require.Error(t, err)
+		return
+	}
+	require.NoError(t, err)
+	_, err = eventbus.New(eventbus.WithStore(s), eventbus.WithStandby())
+	var wrong *eventbus.OptionError
+	require.ErrorAs(t, err, &wrong)
+	require.Equal(t, "WithStandby", wrong.Option)
+	require.ErrorContains(t, err, "open it without")
+	bus, err := eventbus.New(eventbus.WithStore(s))
+	require.NoError(t, err)
+	_, err = bus.PublishTx(t.Context(), new(sql.Tx), "a", "x")
+	require.ErrorIs(t, err, eventbus.ErrNoTransaction)
+	require.ErrorContains(t, err, "open it so that others can open them too")
+	require.NoError(t, bus.Start(t.Context()))
+	require.NoError(t, bus.Shutdown(t.Context()))
 }
 
 // An error of a statement does not end a transaction of SQLite: what was published in it stays in it.

@@ -101,8 +101,9 @@ func (now seen) changes(was seen) (c driver.Change) {
 	return c
 }
 
-// noteOwn notes what a commit of this store has changed, so that its watchers are not called for it.
-func (w *watch) noteOwn(c driver.Change, left int) {
+// noteOwn notes what a commit of this store changes, so that its watchers are not called for it. With the sign -1 it takes
+// that back.
+func (w *watch) noteOwn(c driver.Change, left int, sign int64) {
 	if c == 0 {
 		return
 	}
@@ -110,10 +111,10 @@ func (w *watch) noteOwn(c driver.Change, left int) {
 	defer w.mu.Unlock()
 	for i, bit := range changeBits {
 		if c&bit != 0 {
-			w.own.counts[i]++
+			w.own.counts[i] += sign
 		}
 	}
-	w.own.incoming += int64(left)
+	w.own.incoming += sign * int64(left)
 }
 
 func (w *watch) run(stop chan struct{}) {
