@@ -181,9 +181,9 @@ func (k *txKeys) forget(key string, id EventID) {
 	}
 }
 
-// of returns the events of some keys, in the order of PublishTx. all is set if there may be others, or if they are too many
-// to look for each.
-func (k *txKeys) of(keys func(yield func(string) bool), nanos int64) (ids []EventID, all bool) {
+// of returns the events of the keys of some dispatches, in the order of PublishTx. all is set if there may be others, or if
+// they are too many to look for each.
+func (k *txKeys) of(dispatches []*dispatch, nanos int64) (ids []EventID, all bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.ageLocked(nanos)
@@ -191,8 +191,11 @@ func (k *txKeys) of(keys func(yield func(string) bool), nanos int64) (ids []Even
 	if k.young.n+k.old.n == 0 || all {
 		return nil, all
 	}
-	for key := range keys {
-		ids = append(append(ids, k.old.keys[key]...), k.young.keys[key]...)
+	for _, d := range dispatches {
+		if d.key == "" {
+			continue
+		}
+		ids = append(append(ids, k.old.keys[d.key]...), k.young.keys[d.key]...)
 		if len(ids) > maxTxReads {
 			return nil, true
 		}
@@ -203,13 +206,7 @@ func (k *txKeys) of(keys func(yield func(string) bool), nanos int64) (ids []Even
 // takeInBefore takes in the events of the keys of a publication whose transactions were committed. Otherwise the
 // publication would overtake them.
 func (f *feeder) takeInBefore(ctx context.Context, o *opening) error {
-	ids, all := f.bus.durable.inTx.of(func(yield func(string) bool) {
-		for _, d := range o.all() {
-			if d.key != "" && !yield(d.key) {
-				return
-			}
-		}
-	}, f.bus.time.Nanos())
+	ids, all := f.bus.durable.inTx.of(o.all(), f.bus.time.Nanos())
 	all = all || o.inside && f.leaves()
 	if !all && len(ids) == 0 {
 		return nil
