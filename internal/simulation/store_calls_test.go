@@ -147,7 +147,9 @@ func (m *storeModel) publishes(how string, events ...*storeEvent) {
 	defer m.mu.Unlock()
 	for _, e := range events {
 		e.attempts++
-		e.changes = maps.Clone(m.changes)
+		if e.unknown == 0 { // otherwise the call before may be the one that is accepted, later
+			e.changes = maps.Clone(m.changes)
+		}
 		m.logf("%s e%d type=%s key=%q after=%v at=%v given=%v", how, e.n, e.eventType, e.key, e.after, e.at, e.given)
 	}
 }
