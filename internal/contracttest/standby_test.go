@@ -579,6 +579,7 @@ func TestS6_TheFencingTokenGrows(t *testing.T) {
 		time.Sleep(time.Minute)
 		mustPublish(t, bus, "a", "again")
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Len(t, fences, 4)
 		require.Positive(t, fences[0])
 		require.Equal(t, []int64{fences[0], fences[0], fences[0]}, fences[:3])

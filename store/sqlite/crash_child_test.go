@@ -113,13 +113,13 @@ func (c *crashChild) setFailpoint() {
 		return
 	}
 	var hits atomic.Int64
-	failpoint = func(name string) {
+	setFailpoint(func(name string) {
 		if name == c.spec.Failpoint && hits.Add(1) == int64(c.spec.Hit) {
 			report("T", name)
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
-	}
+	})
 }
 
 func (c *crashChild) open() {

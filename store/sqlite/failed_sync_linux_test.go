@@ -264,14 +264,14 @@ func TestFailedSync_TheCacheForgetsTheDatabase(t *testing.T) {
 	s := openAt(t, path)
 	accept(t, s, ready(""))
 	copied := copyFiles(t, path)
-	closeStore(t, s) // its goroutines look at the failpoint
+	closeStore(t, s)
 	resident := -1
-	failpoint = func(name string) {
+	setFailpoint(func(name string) {
 		if name == "lease: log synced" {
 			resident = residentPages(t, copied)
 		}
-	}
-	defer func() { failpoint = nil }()
+	})
+	defer func() { setFailpoint(nil) }()
 	require.NotZero(t, residentPages(t, copied))
 	closeStore(t, openAt(t, copied))
 	require.Zero(t, resident)

@@ -161,3 +161,12 @@ func bury(t testing.TB, s *Store, letters ...*driver.Letter) {
 	t.Helper()
 	require.NoError(t, submit(s, &driver.Batch{Bury: letters}))
 }
+
+// setFailpoint lets stores call f at their failpoints, or nothing if f is nil.
+func setFailpoint(f func(name string)) {
+	if f == nil {
+		failpoint.Store(nil)
+		return
+	}
+	failpoint.Store(&f)
+}

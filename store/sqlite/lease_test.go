@@ -333,13 +333,13 @@ func TestT2_ALookDuringACommitHidesNoEvent(t *testing.T) {
 		return now.changes(was)
 	}
 	look()
-	failpoint = func(name string) {
+	setFailpoint(func(name string) {
 		if name == "commit: committed" {
 			look()
 		}
-	}
+	})
 	leave(t, s)
-	failpoint = nil
+	setFailpoint(nil)
 	require.Zero(t, look())
 	leave(t, other)
 	require.Equal(t, driver.ChangedIncoming, look())

@@ -164,7 +164,7 @@ func TestStore_AMigrationIsOneCommit(t *testing.T) {
 	accept(t, old, ready(""))
 	closeStore(t, old)
 	turnBack(t, path, 4)
-	defer func() { failpoint = nil }()
+	defer func() { setFailpoint(nil) }()
 	seen := 0
 	look := func() (version, tables int64) {
 		c, err := sqlite3.OpenConn(path, sqlite3.OpenReadOnly)
@@ -180,7 +180,7 @@ func TestStore_AMigrationIsOneCommit(t *testing.T) {
 		}
 		return version, tables
 	}
-	failpoint = func(name string) {
+	setFailpoint(func(name string) {
 		if name != "migrate: tables made" && name != "migrate: before commit" {
 			return
 		}
@@ -188,7 +188,7 @@ func TestStore_AMigrationIsOneCommit(t *testing.T) {
 		if version, tables := look(); version != 4 || tables != 0 {
 			t.Errorf("%s: version %d, %d new tables", name, version, tables)
 		}
-	}
+	})
 	s := openAt(t, path)
 	require.Equal(t, 2, seen)
 	version, tables := look()
@@ -203,15 +203,15 @@ func TestOpen_WhileAnotherProcessMigrates(t *testing.T) {
 	path := testPath(t)
 	closeStore(t, openAt(t, path))
 	turnBack(t, path, 4)
-	defer func() { failpoint = nil }()
-	failpoint = func(name string) {
+	defer func() { setFailpoint(nil) }()
+	setFailpoint(func(name string) {
 		if name == "open: version read" {
-			failpoint = nil
+			setFailpoint(nil)
 			openOnly(t, path)
 		}
-	}
+	})
 	s := openAt(t, path)
-	require.Nil(t, failpoint)
+	require.Nil(t, failpoint.Load())
 	accept(t, s, ready(""))
 }
 
