@@ -56,7 +56,7 @@ func sharedFile(b *testing.B) string {
 	if base == "" {
 		base = "."
 	}
-	dir, err := os.MkdirTemp(base, durable.TempPattern)
+	dir, err := os.MkdirTemp(base, durable.TempPattern) //nolint:usetesting // the directory must be on a disk
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "events.db")

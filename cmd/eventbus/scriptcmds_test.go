@@ -247,7 +247,9 @@ func serveStandby(ts *testscript.TestScript, _ bool, args []string) {
 	go func() { started <- bus.Start(ctx) }()
 	ts.Defer(func() {
 		stop()
-		<-started
+		if err := <-started; err != nil && !errors.Is(err, context.Canceled) {
+			ts.Check(err)
+		}
 		ts.Check(bus.Shutdown(context.Background()))
 	})
 	tool := openTool(ts, args[0])

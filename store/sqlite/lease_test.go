@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
@@ -71,8 +72,13 @@ func TestS6_ALostLeaseMakesAStandby(t *testing.T) {
 			accept(t, s, r)
 			changes := watched(t, s)
 			old := s.Lease()
-			require.NoError(t, os.Remove(path+leaseSuffix))
-			second := openAt(t, path)
+			var second *Store
+			// A look in between would find that the file is gone, and no other lease: the store fails then.
+			require.NoError(t, s.claims.read(t.Context(), func(*sqlite3.Conn) error {
+				require.NoError(t, os.Remove(path+leaseSuffix))
+				second = openAt(t, path)
+				return nil
+			}))
 			require.Len(t, claim(t, second, driver.ClaimQuery{}).Records, 1)
 			notice(t, s, old, r)
 			refused(t, s, old, r)
