@@ -13,8 +13,8 @@ import (
 // start waits for the lease, recovers the first records and starts the feeder. The feeder recovers the others in the
 // background.
 //
-// If ctx ends while the store waits for the transaction of a service, start returns. What was claimed and the lease are given
-// back when that transaction has ended; another start waits until then.
+// If ctx ends while the store waits for the transaction of a service, start returns. When that transaction has ended, a
+// goroutine gives back the lease and the claimed records. Another start waits for it.
 func (f *feeder) start(ctx context.Context) error {
 	select {
 	case f.starting <- struct{}{}:

@@ -70,7 +70,7 @@ func (j *durable) acceptTx(ctx context.Context, inside bool, tx any, d *dispatch
 			return err
 		}
 		if known {
-			return submit() // it may be no transaction
+			return submit() // the transaction is checked all the same
 		}
 		if err := j.admitsIncoming(ctx, 1); err != nil && !inside {
 			return err
@@ -123,10 +123,10 @@ type txNotes struct {
 }
 
 const (
-	// maxTxKeys bounds the events of txKeys. If there were more, each publication with a key takes in first what has come
-	// of that key, until they have aged.
+	// maxTxKeys bounds the events of txKeys. After it was met, each publication with a key first takes in all incoming
+	// events of that key, until the notes have aged.
 	maxTxKeys = 10_000
-	// txKeyAge is how long a transaction may be open and its events are noted still.
+	// txKeyAge is how long a transaction may be open before its events may be forgotten.
 	txKeyAge = 2 * time.Hour
 	// maxTxReads bounds the events that a publication looks for one by one. If its keys have more, it reads all of incoming.
 	maxTxReads = 16

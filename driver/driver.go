@@ -198,8 +198,9 @@ type Exclusive interface {
 //
 // SubmitTx only inserts rows, and assigns no ID. Unless the store is a TxLock, it locks nothing for which a commit of a
 // store could wait. If the store does not take such a transaction, or if it is one of another database, the error matches
-// ErrNoTransaction and names the types that the store takes. Without events, SubmitTx only finds that out. After any other error, the caller must roll back. The
-// commit of the caller is announced to the watchers of all stores: see Watch.
+// ErrNoTransaction and names the types that the store takes. Without events, SubmitTx only checks the transaction. After
+// any error but ErrNoTransaction, the caller must roll back. The commit of the caller is announced to the watchers of all
+// stores: see Watch.
 type TxStore interface {
 	SubmitTx(ctx context.Context, tx any, in []*Incoming) error
 }
