@@ -34,8 +34,9 @@ type feeder struct {
 	arriving int           // subscriptions that are being made
 	doors    []string      // subscriptions with deliveries to claim before anything else
 
-	// leads is set while new events get records, see leaves. It is set under submitting, and cleared without it.
-	leads  atomic.Bool
+	// tookIn is set once the bus with the lease has taken in what this process had left: new events get records then, see
+	// leaves. It is set under submitting, and cleared without it.
+	tookIn atomic.Bool
 	looks  atomic.Bool  // there may be incoming events
 	direct atomic.Int64 // submitted changes with leased records
 	denied atomic.Bool  // the store may have records of direct changes that it did not lease, see obeyDenial
@@ -181,7 +182,7 @@ func (f *feeder) submitLocked(r *changeBatch, onDisk bool, done func(error)) {
 
 // leaves reports whether new events are left in incoming: the bus has no lease, or has not taken in yet what this process
 // has left there before.
-func (f *feeder) leaves() bool { return !f.leads.Load() || !f.bus.store.leads() }
+func (f *feeder) leaves() bool { return !f.tookIn.Load() || !f.bus.store.leads() }
 
 // onDisk is called when the store has the records, or has refused them.
 func (f *feeder) onDisk(r *changeBatch, err error) {

@@ -136,11 +136,11 @@ func (f *feeder) takeInPage(ctx context.Context, all []*driver.Incoming) (err er
 // takeInAll takes in a page of what is there, if something may be. When nothing is left, new events get records; where
 // WithMaxUnsettled has no room, when nothing of this process is left.
 func (f *feeder) takeInAll(ctx context.Context) error {
-	if !f.looks.Swap(false) && f.leads.Load() {
+	if !f.looks.Swap(false) && f.tookIn.Load() {
 		return nil
 	}
 	more, full, err := f.takeIn(ctx)
-	if err == nil && !f.leads.Load() && (!more || full && f.own.areTakenIn()) {
+	if err == nil && !f.tookIn.Load() && (!more || full && f.own.areTakenIn()) {
 		full, err = f.beginToLead(ctx)
 	}
 	if more || full || err != nil {
@@ -165,7 +165,7 @@ func (f *feeder) beginToLead(ctx context.Context) (full bool, err error) {
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
 	f.endCatchingLocked()
-	f.leads.Store(err == nil && (!full || f.own.areTakenIn()))
+	f.tookIn.Store(err == nil && (!full || f.own.areTakenIn()))
 	return full, err
 }
 

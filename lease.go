@@ -110,7 +110,7 @@ func (j *durable) giveUpLease() {
 
 func (j *durable) releaseLease() {
 	if j.store.leads() {
-		j.feeder.leads.Store(false)
+		j.feeder.tookIn.Store(false)
 		if err := j.store.Release(j.feeder.ctx); err != nil {
 			j.log.Error("lease of the store was not released", zap.Error(err))
 		}
@@ -174,7 +174,7 @@ func (j *durable) leaseLost(epoch int64) {
 	if epoch == 0 || !j.store.epoch.CompareAndSwap(epoch, 0) {
 		return
 	}
-	j.feeder.leads.Store(false)
+	j.feeder.tookIn.Store(false)
 	if !j.feeder.runs.Load() {
 		return // Start waits for it, or it was held for a request
 	}
@@ -214,7 +214,7 @@ func (j *durable) handOver(to string) {
 	if j.halts.Has(halt.Lost) {
 		return
 	}
-	j.feeder.leads.Store(false) // before the halt: who enters during it leaves events in incoming
+	j.feeder.tookIn.Store(false) // before the halt: who enters during it leaves events in incoming
 	if !j.halts.Set(halt.Lost) {
 		return
 	}

@@ -91,7 +91,7 @@ func (j *durable) restartOnce() (goesOn bool) {
 	defer f.feeding.Unlock()
 	standsBy := j.isStandby() // a loss or a hand-over that begins later is for the next round
 	if standsBy {
-		f.leads.Store(false) // beginToLead may have set it since
+		f.tookIn.Store(false) // beginToLead may have set it since
 	}
 	f.endWaiters()
 	for j.unloadAll(); !j.ledger.isUnloaded(); j.unloadAll() {
@@ -161,7 +161,7 @@ func (j *durable) reopen() (goesOn bool) {
 	if !f.runs.Load() { // Start, or who holds it for a request, acquires it again
 		j.releaseLease()
 	} else if hadLease && !j.store.leads() {
-		f.leads.Store(false)
+		f.tookIn.Store(false)
 		j.halts.Set(halt.Lost)
 		j.log.Warn("lease lost: the bus is a standby until it has the lease again")
 	}
