@@ -39,8 +39,8 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run runs the program and returns its exit status.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// run runs the program and returns its exit status. stderr is a file, which the processes share.
+func run(ctx context.Context, args []string, stdout io.Writer, stderr *os.File) int {
 	flags := flag.NewFlagSet("outbox", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	file := flags.String("store", "", "keep the events and the orders in this `file`")
@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-func runAll(ctx context.Context, file string, stdout, stderr io.Writer) error {
+func runAll(ctx context.Context, file string, stdout io.Writer, stderr *os.File) error {
 	b := newBooks()
 	for _, task := range []string{killBeforeCommit, killAfterCommit} {
 		s, err := startShop(ctx, file, task, stderr)
@@ -101,7 +101,7 @@ type shop struct {
 	output  io.Reader
 }
 
-func startShop(ctx context.Context, file, task string, stderr io.Writer) (*shop, error) {
+func startShop(ctx context.Context, file, task string, stderr *os.File) (*shop, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err

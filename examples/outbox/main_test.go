@@ -19,13 +19,27 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// newErrFile returns a file for the errors of a run and of its processes, and a function that reads it.
+func newErrFile(t *testing.T) (file *os.File, read func() string) {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = file.Close() })
+	return file, func() string {
+		text, err := os.ReadFile(file.Name())
+		require.NoError(t, err)
+		return string(text)
+	}
+}
+
 func TestRun_TheBooksBalance(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "shop.db")
 	for range 2 { // a second time over the same file
-		var out, errs bytes.Buffer
-		require.Zero(t, run(t.Context(), []string{"-store", file}, &out, &errs), "stdout:\n%s\nstderr:\n%s", &out, &errs)
-		assert.Empty(t, errs.String())
+		var out bytes.Buffer
+		errs, readErrs := newErrFile(t)
+		require.Zero(t, run(t.Context(), []string{"-store", file}, &out, errs), "stdout:\n%s", &out)
+		assert.Empty(t, readErrs())
 		assert.Contains(t, out.String(), "killed before a commit")
 		assert.Contains(t, out.String(), "killed after a commit")
 		assert.Regexp(t, `(?m)^OK: \d+ orders committed = \d+ orders charged; 28 rolled back`, out.String())
@@ -56,9 +70,10 @@ func TestBooks_NoticeADifference(t *testing.T) {
 
 func TestRun_BadInput(t *testing.T) {
 	t.Parallel()
-	var out, errs bytes.Buffer
-	require.Equal(t, 2, run(t.Context(), []string{"surplus"}, &out, &errs))
-	require.Contains(t, errs.String(), "usage")
-	require.Equal(t, 1, run(t.Context(), []string{"-store", t.TempDir()}, &out, &errs))
-	require.Contains(t, errs.String(), "shop:")
+	var out bytes.Buffer
+	errs, readErrs := newErrFile(t)
+	require.Equal(t, 2, run(t.Context(), []string{"surplus"}, &out, errs))
+	require.Contains(t, readErrs(), "usage")
+	require.Equal(t, 1, run(t.Context(), []string{"-store", t.TempDir()}, &out, errs))
+	require.Contains(t, readErrs(), "shop:")
 }

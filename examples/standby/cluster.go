@@ -15,14 +15,14 @@ import (
 // cluster has the nodes, and reads what they report.
 type cluster struct {
 	file   string
-	stderr io.Writer
+	stderr *os.File
 
 	mu    sync.Mutex // guards the following
 	nodes []*node
 	books *books
 }
 
-func newCluster(file string, stderr io.Writer) *cluster {
+func newCluster(file string, stderr *os.File) *cluster {
 	return &cluster{file: file, stderr: stderr, books: newBooks()}
 }
 

@@ -38,8 +38,8 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run runs the program and returns its exit status.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// run runs the program and returns its exit status. stderr is a file, which the nodes share.
+func run(ctx context.Context, args []string, stdout io.Writer, stderr *os.File) int {
 	flags := flag.NewFlagSet("standby", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	file := flags.String("store", "", "keep the events in this `file`")
@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 // changeNodes changes the active node again and again, and balances the books.
-func changeNodes(ctx context.Context, file string, stdout, stderr io.Writer) (err error) {
+func changeNodes(ctx context.Context, file string, stdout io.Writer, stderr *os.File) (err error) {
 	c := newCluster(file, stderr)
 	defer func() { err = errors.Join(err, c.killAll()) }()
 	active, err := c.start(ctx, oldVersion)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -18,11 +19,25 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// newErrFile returns a file for the errors of a run and of its processes, and a function that reads it.
+func newErrFile(t *testing.T) (file *os.File, read func() string) {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = file.Close() })
+	return file, func() string {
+		text, err := os.ReadFile(file.Name())
+		require.NoError(t, err)
+		return string(text)
+	}
+}
+
 func TestRun_TheBooksBalance(t *testing.T) {
 	t.Parallel()
-	var out, errs bytes.Buffer
-	require.Zero(t, run(t.Context(), nil, &out, &errs), "stdout:\n%s\nstderr:\n%s", &out, &errs)
-	assert.Empty(t, errs.String())
+	var out bytes.Buffer
+	errs, readErrs := newErrFile(t)
+	require.Zero(t, run(t.Context(), nil, &out, errs), "stdout:\n%s", &out)
+	assert.Empty(t, readErrs())
 	assert.Regexp(t, `(?m)^kill +\d+ ms$`, out.String())
 	assert.Regexp(t, `(?m)^deployment +\d+ ms$`, out.String())
 	assert.Regexp(t, `(?m)^deployment of a subscription, by the bus itself +\d+ ms$`, out.String())
@@ -45,9 +60,10 @@ func TestBooks_NoticeALoss(t *testing.T) {
 
 func TestRun_BadInput(t *testing.T) {
 	t.Parallel()
-	var out, errs bytes.Buffer
-	require.Equal(t, 2, run(t.Context(), []string{"surplus"}, &out, &errs))
-	require.Contains(t, errs.String(), "usage")
-	require.Equal(t, 1, run(t.Context(), []string{"-store", t.TempDir()}, &out, &errs))
-	require.Contains(t, errs.String(), "node:")
+	var out bytes.Buffer
+	errs, readErrs := newErrFile(t)
+	require.Equal(t, 2, run(t.Context(), []string{"surplus"}, &out, errs))
+	require.Contains(t, readErrs(), "usage")
+	require.Equal(t, 1, run(t.Context(), []string{"-store", t.TempDir()}, &out, errs))
+	require.Contains(t, readErrs(), "node:")
 }
