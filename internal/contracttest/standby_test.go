@@ -393,6 +393,35 @@ func TestS6_TwoStandbysWithMoreSubscriptionsStartAtOnce(t *testing.T) {
 	})
 }
 
+// The standby is gone before the last running call of the active bus has ended. The bus dispatches again, under another
+// lease: it has dropped from memory what the old one had.
+func TestS6_AHandOverToAStandbyThatHasGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		first, logs := disk.open(t, eventbus.WithStandby(), eventbus.WithConcurrency(1))
+		mustSubscribe(t, first, "*", eventbus.Typed(func(_ context.Context, payload string) error {
+			time.Sleep(10 * time.Second)
+			disk.note("%s", payload)
+			return nil
+		}), eventbus.Named("mail"))
+		require.NoError(t, first.Start(t.Context()))
+		for _, payload := range []string{"1", "2", "3"} {
+			mustPublish(t, first, "a", payload)
+		}
+		time.Sleep(time.Second)
+		second, _ := disk.standby(t, "mail", "audit")
+		waits := startLater(t, second)
+		time.Sleep(5 * time.Second)
+		require.Len(t, logs.FilterMessage("lease handed over to a standby with more subscriptions").All(), 1)
+		shutdown(t, second)
+		require.ErrorIs(t, <-waits, eventbus.ErrShutdown)
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"1", "2", "3"}, disk.took())
+		shutdown(t, first)
+		require.Empty(t, disk.Dump().Records)
+	})
+}
+
 // A bus whose lease is lost is a standby: its calls are cancelled, and it dispatches again when it has the lease.
 func TestS6_ABusWhoseLeaseIsLostIsAStandby(t *testing.T) {
 	for _, crash := range []bool{false, true} {
