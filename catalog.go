@@ -428,8 +428,7 @@ func (k *catalogKeeper) recordLocked() {
 	})
 }
 
-// recorded is called when the store has the catalog. If it has failed, the bus tries again after
-// the restart.
+// recorded is called when the store has the catalog. If the store has failed, the restart records it again.
 func (k *catalogKeeper) recorded(err error) {
 	var refused *driver.RefusedError
 	switch {
@@ -437,8 +436,6 @@ func (k *catalogKeeper) recorded(err error) {
 		k.of.durable.othersCommitted(driver.ChangedCatalogs)
 	case errors.As(err, &refused):
 		k.of.log.Error("store refused the catalog of subscriptions", zap.Error(err))
-	default:
-		k.changed()
 	}
 }
 

@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"encoding/json"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,6 +72,30 @@ func TestP5_ARestartTakesThePoliciesInForce(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Equal(t, []string{"mail x 2", "mail x 3", "mail x 4"}, disk.took())
 		shutdown(t, again)
+	})
+}
+
+// The bus keeps what it accepts in memory, and claims nothing of it.
+func TestS3_WhatMemoryHasIsNotClaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var claims atomic.Int64
+		bus := disk.spy(t, &spyStore{before: func(method string) {
+			if method == "Claim" {
+				claims.Add(1)
+			}
+		}})
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		synctest.Wait()
+		before := claims.Load()
+		require.Positive(t, before, "Start claims what an earlier process has left")
+		for range 10 {
+			mustPublish(t, bus, "a", "x")
+		}
+		require.Len(t, disk.took(), 10)
+		require.Equal(t, before, claims.Load())
+		shutdown(t, bus)
 	})
 }
 
