@@ -93,6 +93,26 @@ func TestS6_AHandOverThatCannotBeginFollows(t *testing.T) {
 	})
 }
 
+// An event that the bus leaves in incoming, after it has looked there and before it leads, is before later ones of its key.
+func TestT2_WhatIsLeftAtTheLastMomentIsTakenInFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var bus *eventbus.Bus
+		var left atomic.Bool
+		bus = disk.spy(t, &spyStore{before: func(method string) {
+			if method == "end of Incoming" && left.CompareAndSwap(false, true) {
+				mustPublish(t, bus, "a", "1", eventbus.Key("k"))
+			}
+		}})
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "2", eventbus.Key("k"))
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail 1 1", "mail 2 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
+
 // requireStarted requires that Start has returned nil.
 func requireStarted(t *testing.T, began <-chan error) {
 	t.Helper()

@@ -75,7 +75,9 @@ func (s *spyStore) Close(ctx context.Context) error {
 
 func (s *spyStore) Incoming(ctx context.Context, q driver.IncomingQuery) (driver.IncomingPage, error) {
 	s.enter("Incoming")
-	return s.Store.Incoming(ctx, q)
+	page, err := s.Store.Incoming(ctx, q)
+	s.enter("end of Incoming")
+	return page, err
 }
 
 func (s *spyStore) Requests(ctx context.Context, q driver.RequestQuery) ([]driver.Request, error) {
