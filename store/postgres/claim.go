@@ -1,0 +1,161 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/commits"
+	"github.com/surebus/eventbus/internal/storerow"
+)
+
+// claim is a Claim in progress. The committer reads the records and leases them: nobody else writes records, so they do not
+// change in between.
+type claim struct {
+	ctx     context.Context
+	q       driver.ClaimQuery
+	claimed driver.Claimed
+	owners  []int64 // of claimed.Records
+}
+
+// Weight estimates what the claim writes. See commits.Work.
+func (r *claim) Weight() int { return r.q.Limit * commits.RowWeight }
+
+// Claim leases free records. See [driver.Store].
+//
+// Errors: driver.ErrNoLease, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error. ctx bounds the wait for
+// the commits before it.
+func (s *Store) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed, error) {
+	r := &claim{ctx: ctx, q: q}
+	err := s.state()
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err == nil && !s.Lease().IsHeld() {
+		err = driver.ErrNoLease
+	}
+	if err == nil {
+		result := make(chan error, 1)
+		s.committer.queue.Add(&job{Work: r, Done: func(err error) { result <- err }})
+		err = <-result
+	}
+	if err != nil {
+		return driver.Claimed{}, fmt.Errorf("Claim: %w", err)
+	}
+	return r.claimed, nil
+}
+
+// recordColumns are the columns that scanRecord reads.
+const recordColumns = "ref, position, owner, event, kind, crashes, suspect, due, door, progress, body"
+
+// scanRecord reads a row of recordColumns.
+func scanRecord(rows pgx.Rows) (r *driver.Record, owner int64, err error) {
+	var ref int64
+	var kind, crashes int16
+	var due *string
+	var door, body []byte
+	r = new(driver.Record)
+	if err := rows.Scan(&ref, &r.Position, &owner, (*[16]byte)(&r.ID), &kind, &crashes, &r.Suspect, &due, &door, &r.Progress, &body); err != nil {
+		return nil, 0, err
+	}
+	r.Ref, r.State, r.Crashes, r.Door = driver.Ref(ref), driver.State(kind&kindStateMask), int(crashes), string(door)
+	corrupt := func(detail string) error {
+		return &CorruptError{Table: "record", Row: fmt.Sprint(ref), Detail: detail}
+	}
+	if err := storerow.DecodeBody(body, r); err != nil {
+		return nil, 0, corrupt(err.Error())
+	}
+	if r.Due, err = parseDue(due); err != nil {
+		return nil, 0, corrupt(err.Error())
+	}
+	if keyed := kind&kindKeyed != 0; keyed != (r.Key != "") || kind>>3 != 0 {
+		return nil, 0, corrupt("the column kind does not match the key")
+	}
+	return r, owner, nil
+}
+
+// read reads the records that match.
+func (r *claim) read(ctx context.Context, s *Store, db querier, epoch int64) error {
+	r.claimed, r.owners = driver.Claimed{}, nil
+	limit := int64(math.MaxInt64)
+	if r.q.Limit < math.MaxInt32 {
+		limit = int64(r.q.Limit) + 1
+	}
+	args := []any{limit}
+	var where, order string
+	switch r.q.Kind {
+	case driver.ClaimReady:
+		where, order = whereReady+" AND (kind IN (0, 4) OR owner <> $2)", "position, ref"
+		args = append(args, -epoch)
+	case driver.ClaimDue:
+		where, order = whereDue+" AND (due IS NULL OR due <= $2)", "due NULLS FIRST, ref"
+		args = append(args, storerow.TimeBound(r.q.Now))
+	case driver.ClaimParked:
+		doors := make([][]byte, len(r.q.Doors))
+		for i, d := range r.q.Doors {
+			doors[i] = []byte(d)
+		}
+		where, order = whereParked+" AND owner <= 0 AND door = ANY($2::bytea[]) AND (kind = 3 OR owner = $3)", "position, ref"
+		args = append(args, doors, -epoch)
+	case driver.ClaimEvent:
+		where, order = "owner <= 0 AND event = $2 AND kind IN (2, 6)", "ref"
+		args = append(args, [16]byte(r.q.Event))
+	default:
+		return fmt.Errorf("postgres: ClaimKind %d is unknown", r.q.Kind)
+	}
+	sql := "SELECT " + recordColumns + " FROM ~.record WHERE " + where + " ORDER BY " + order + " LIMIT $1"
+	err := each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
+		if len(r.claimed.Records) == r.q.Limit {
+			r.claimed.More = true
+			return nil
+		}
+		n, owner, err := scanRecord(rows)
+		r.claimed.Records, r.owners = append(r.claimed.Records, n), append(r.owners, owner)
+		return err
+	}, args...)
+	if err != nil || r.q.Kind != driver.ClaimDue {
+		return err
+	}
+	var next *string
+	if err := db.QueryRow(ctx, s.sql("SELECT min(due) FROM ~.record WHERE "+whereDue+" AND due > $1"), storerow.TimeBound(r.q.Now)).Scan(&next); err != nil {
+		return err
+	}
+	r.claimed.NextDue, err = parseDue(next)
+	return err
+}
+
+// claim adds the lease of the records to the plan, or returns why it does not.
+func (p *plan) claim(r *claim) error {
+	if p.c.row.epoch == 0 {
+		return driver.ErrNoLease
+	}
+	if err := r.ctx.Err(); err != nil {
+		return err
+	}
+	for _, n := range r.claimed.Records {
+		p.set(n.Ref, held{n.State, p.about(n)})
+	}
+	if len(r.claimed.Records) > 0 {
+		p.claimed, p.written = r, true
+	}
+	return nil
+}
+
+func (p *plan) queueClaim(b *pgx.Batch) {
+	refs := make([]int64, len(p.claimed.claimed.Records))
+	for i, n := range p.claimed.claimed.Records {
+		refs[i] = int64(n.Ref)
+	}
+	const sql = "UPDATE ~.record SET owner = $2, suspect = false WHERE ref = ANY($1::bigint[]) AND owner <= 0"
+	p.queueChecked(b, sql, stateMissing, "claimed records", len(refs), refs, p.c.row.epoch)
+}
+
+// finish sets what Claim sets in the records.
+func (r *claim) finish(epoch int64) {
+	for i, n := range r.claimed.Records {
+		n.Leased, n.Suspect, n.Own = true, false, r.owners[i] == -epoch
+	}
+}

@@ -1,0 +1,212 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/storerow"
+)
+
+// facts is what the database has, as far as the batches of a group depend on it, and numbers for what they insert. Another
+// store may change it before the commit: the statements of the plan check it.
+//
+// A plan is usually made without the remembered ids and incoming events. It assumes that ids are new and events are there,
+// which saves a round trip. If the commit is undone because that is wrong, they are read.
+type facts struct {
+	known        map[dedupeKey]*driver.Dedupe
+	letters      map[driver.ID]bool
+	withdrawable map[driver.ID]bool // have an incoming event in Scheduled
+	incoming     map[driver.IncomingID]incomingFact
+	scheduled    map[driver.ID][]scheduledFact // free records
+	open         map[driver.RequestID]bool     // have no answer
+	complete     bool // known and incoming were read
+	incomingIDs  []int64
+	requestIDs   []int64
+}
+
+type incomingFact struct {
+	event driver.ID
+	state driver.State
+}
+
+type scheduledFact struct {
+	ref   driver.Ref
+	about about
+}
+
+// read reads the facts for a group, in one round trip, or in none if it needs none. again is not nil if the plan without
+// the ids and events was wrong. A claim reads its records.
+func (c *committer) read(ctx context.Context, group []*job, again *facts) (*facts, error) {
+	f := new(facts)
+	if len(group) == 1 && group[0].Batch == nil {
+		r := group[0].Work
+		if c.row.epoch == 0 || r.ctx.Err() != nil {
+			return f, nil
+		}
+		return f, r.read(ctx, c.store, c.conn, c.row.epoch)
+	}
+	b := &pgx.Batch{}
+	for _, j := range group {
+		f.queueFor(c, b, j.Batch)
+	}
+	if again != nil {
+		f.queueAgain(c, b, group)
+		f.complete = true
+	}
+	f.queueNumbers(c, b, group)
+	if b.Len() == 0 {
+		return f, nil
+	}
+	return f, c.conn.SendBatch(ctx, b).Close()
+}
+
+// queueFor adds queries for parts of a batch whose outcome always depends on what is there.
+func (f *facts) queueFor(c *committer, b *pgx.Batch, batch *driver.Batch) {
+	if len(batch.Take) > 0 {
+		f.letters = make(map[driver.ID]bool)
+		b.Queue(c.store.sql("SELECT id FROM ~.letter WHERE id = ANY($1::uuid[])"), sortedIDs(batch.Take)).Query(eachRow(func(rows pgx.Rows) error {
+			var id driver.ID
+			err := rows.Scan((*[16]byte)(&id))
+			f.letters[id] = true
+			return err
+		}))
+	}
+	if len(batch.Withdraw) > 0 {
+		f.withdrawable = make(map[driver.ID]bool)
+		b.Queue(c.store.sql("SELECT event FROM ~.incoming WHERE event = ANY($1::uuid[]) AND state = $2"), sortedIDs(batch.Withdraw), int16(driver.Scheduled)).Query(eachRow(func(rows pgx.Rows) error {
+			var id driver.ID
+			err := rows.Scan((*[16]byte)(&id))
+			f.withdrawable[id] = true
+			return err
+		}))
+		f.queueIncoming(c, b, batch.Accept)
+	}
+	if len(batch.Cancel) > 0 {
+		f.scheduled = make(map[driver.ID][]scheduledFact)
+		b.Queue(c.store.sql("SELECT "+recordColumns+" FROM ~.record WHERE event = ANY($1::uuid[]) AND kind IN (2, 6) AND owner <= 0"), sortedIDs(batch.Cancel)).Query(eachRow(func(rows pgx.Rows) error {
+			r, _, err := scanRecord(rows)
+			if err != nil {
+				return err
+			}
+			fact := scheduledFact{ref: r.Ref}
+			if c.store.cfg.history > 0 {
+				fact.about = about{r.ID, r.Type, r.Key, true}
+			}
+			f.scheduled[r.ID] = append(f.scheduled[r.ID], fact)
+			return nil
+		}))
+	}
+	if len(batch.Unask)+len(batch.Answer) > 0 {
+		f.open = make(map[driver.RequestID]bool)
+		var ids []int64
+		for _, id := range batch.Unask {
+			ids = append(ids, int64(id))
+		}
+		for _, a := range batch.Answer {
+			ids = append(ids, int64(a.Request))
+		}
+		b.Queue(c.store.sql("SELECT id FROM ~.request WHERE id = ANY($1::bigint[]) AND answer IS NULL"), ids).Query(eachRow(func(rows pgx.Rows) error {
+			var id int64
+			err := rows.Scan(&id)
+			f.open[driver.RequestID(id)] = true
+			return err
+		}))
+	}
+}
+
+// queueAgain adds queries for what a plan usually assumes.
+func (f *facts) queueAgain(c *committer, b *pgx.Batch, group []*job) {
+	var scopes, keys [][]byte
+	var accept []driver.IncomingID
+	for _, j := range group {
+		for _, d := range j.Batch.Remember {
+			scopes, keys = append(scopes, []byte(d.Scope)), append(keys, []byte(d.Key))
+		}
+		accept = append(accept, j.Batch.Accept...)
+	}
+	if len(keys) > 0 {
+		f.known = make(map[dedupeKey]*driver.Dedupe)
+		const sql = "SELECT scope, key, event, content, expires FROM ~.dedupe WHERE (scope, key) IN (SELECT * FROM unnest($1::bytea[], $2::bytea[]))"
+		b.Queue(c.store.sql(sql), scopes, keys).Query(eachRow(func(rows pgx.Rows) error {
+			d, err := scanDedupe(rows)
+			if err == nil {
+				f.known[dedupeKey{d.Scope, d.Key}] = &d
+			}
+			return err
+		}))
+	}
+	f.queueIncoming(c, b, accept)
+}
+
+func (f *facts) queueIncoming(c *committer, b *pgx.Batch, accept []driver.IncomingID) {
+	if len(accept) == 0 {
+		return
+	}
+	ids := make([]int64, len(accept))
+	for i, id := range accept {
+		ids[i] = int64(id)
+	}
+	f.incoming = make(map[driver.IncomingID]incomingFact)
+	b.Queue(c.store.sql("SELECT id, event, state FROM ~.incoming WHERE id = ANY($1::bigint[])"), ids).Query(eachRow(func(rows pgx.Rows) error {
+		var id int64
+		var state int16
+		var fact incomingFact
+		err := rows.Scan(&id, (*[16]byte)(&fact.event), &state)
+		fact.state = driver.State(state)
+		f.incoming[driver.IncomingID(id)] = fact
+		return err
+	}))
+}
+
+// queueNumbers takes ids for what the group inserts in incoming and request. They are not taken in the commit: its answer may
+// be lost. They are not taken in advance either: a later transaction of a caller would get a smaller one.
+func (f *facts) queueNumbers(c *committer, b *pgx.Batch, group []*job) {
+	left, asked := 0, 0
+	for _, j := range group {
+		left += len(j.Batch.Leave)
+		asked += len(j.Batch.Ask)
+	}
+	for _, of := range []struct {
+		table string
+		n     int
+		to    *[]int64
+	}{{"incoming", left, &f.incomingIDs}, {"request", asked, &f.requestIDs}} {
+		if of.n == 0 {
+			continue
+		}
+		sql := "SELECT nextval(pg_get_serial_sequence('~." + of.table + "', 'id')) FROM generate_series(1, $1)"
+		b.Queue(c.store.sql(sql), of.n).Query(eachRow(func(rows pgx.Rows) error {
+			var id int64
+			err := rows.Scan(&id)
+			*of.to = append(*of.to, id)
+			return err
+		}))
+	}
+}
+
+func eachRow(row func(pgx.Rows) error) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		for rows.Next() {
+			if err := row(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	}
+}
+
+// scanDedupe reads a row of scope, key, event, content and expires.
+func scanDedupe(rows pgx.Rows) (d driver.Dedupe, err error) {
+	var scope, key, content []byte
+	var expires string
+	if err := rows.Scan(&scope, &key, (*[16]byte)(&d.Event), &content, &expires); err != nil {
+		return d, err
+	}
+	d.Scope, d.Key, d.Content = string(scope), string(key), string(content)
+	if d.Expires, err = storerow.ParseTime(expires); err != nil {
+		err = &CorruptError{Table: "dedupe", Row: d.Key, Detail: err.Error()}
+	}
+	return d, err
+}

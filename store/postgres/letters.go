@@ -1,0 +1,384 @@
+package postgres
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/storerow"
+)
+
+const (
+	// letterPage is the number of letters that a scan reads at a time.
+	letterPage = 500
+	// maxPageBytes bounds the parts of the letters of a page: a page of large letters ends after the first letter beyond.
+	maxPageBytes = 32 << 20
+)
+
+const letterColumns = "id, event, type, key, subscription, reason, fingerprint, published, died_at, details, failures, payload, original"
+
+// scanLetter reads a row of letterColumns.
+func scanLetter(rows pgx.Row) (l driver.Letter, err error) {
+	var eventType, key, subscription, reason, fingerprint []byte
+	var published, died string
+	if err := rows.Scan((*[16]byte)(&l.ID), (*[16]byte)(&l.Event), &eventType, &key, &subscription, &reason, &fingerprint, &published, &died,
+		&l.Details, &l.Failures, &l.Payload, &l.Original); err != nil {
+		return l, err
+	}
+	l.Type, l.Key, l.Subscription = string(eventType), string(key), string(subscription)
+	l.Reason, l.Fingerprint = string(reason), string(fingerprint)
+	if l.Published, err = storerow.ParseTime(published); err == nil {
+		l.DiedAt, err = storerow.ParseTime(died)
+	}
+	if err != nil {
+		err = &CorruptError{Table: "letter", Row: l.ID.String(), Detail: err.Error()}
+	}
+	return l, err
+}
+
+// Letter returns a dead letter. See [driver.Store].
+//
+// Errors: driver.ErrNotFound, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Letter(ctx context.Context, id driver.ID) (l driver.Letter, err error) {
+	err = s.read(ctx, func(ctx context.Context, db querier) error {
+		l, err = scanLetter(db.QueryRow(ctx, s.sql("SELECT "+letterColumns+" FROM ~.letter WHERE id = $1"), [16]byte(id)))
+		return err
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = driver.ErrNotFound
+	}
+	if err != nil {
+		return driver.Letter{}, fmt.Errorf("Letter(%s): %w", id, err)
+	}
+	return l, nil
+}
+
+// letterFilter is the part of a LetterQuery that SQL evaluates. scan evaluates the rest, Type and Parts.
+type letterFilter struct {
+	q     driver.LetterQuery
+	where string
+	args  []any
+}
+
+func newLetterFilter(q driver.LetterQuery) *letterFilter {
+	f := &letterFilter{q: q, where: "true"}
+	if !q.Event.IsZero() {
+		f.add("event = ", [16]byte(q.Event))
+	}
+	if q.Key != "" {
+		f.add("key <> '' AND key = ", []byte(q.Key)) // the condition of letter_key
+	}
+	if len(q.Subscriptions) > 0 {
+		names := make([][]byte, len(q.Subscriptions))
+		for i, name := range q.Subscriptions {
+			names[i] = []byte(name)
+		}
+		f.add("subscription = ANY", names)
+	}
+	if q.Reason != "" {
+		f.add("reason = ", []byte(q.Reason))
+	}
+	if q.Fingerprint != "" {
+		f.add("fingerprint = ", []byte(q.Fingerprint))
+	}
+	for _, bound := range []struct {
+		condition string
+		at        time.Time
+	}{
+		{"published >= ", q.PublishedSince}, {"published <= ", q.PublishedUntil}, {"died_at >= ", q.Since}, {"died_at <= ", q.Until},
+	} {
+		if !bound.at.IsZero() {
+			f.add(bound.condition, storerow.TimeBound(bound.at))
+		}
+	}
+	return f
+}
+
+func (f *letterFilter) add(condition string, arg any) {
+	f.args = append(f.args, arg)
+	f.where += fmt.Sprintf(" AND %s($%d)", condition, len(f.args))
+}
+
+// with returns the condition and the arguments with one condition more.
+func (f *letterFilter) with(condition string, arg any) *letterFilter {
+	c := &letterFilter{q: f.q, where: f.where, args: slices.Clone(f.args)}
+	c.add(condition, arg)
+	return c
+}
+
+// Letters returns a page of dead letters. See [driver.Store].
+//
+// Indexes serve Event, Key, Fingerprint, Subscriptions, Reason, Since and Until. For the other fields, Letters scans the
+// letters that these fields select, up to the 10,001st match.
+//
+// Errors: that of LetterQuery.Parts, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Letters(ctx context.Context, q driver.LetterQuery) (page driver.LetterPage, err error) {
+	f := newLetterFilter(q)
+	err = s.read(ctx, func(ctx context.Context, db querier) error {
+		page = driver.LetterPage{}
+		if q.Compares() {
+			return s.scanLetters(ctx, db, f, &page)
+		}
+		return s.selectLetters(ctx, db, f, &page)
+	})
+	if err != nil {
+		return driver.LetterPage{}, fmt.Errorf("Letters: %w", err)
+	}
+	return page, nil
+}
+
+// selectLetters reads a page that SQL selects.
+func (s *Store) selectLetters(ctx context.Context, db querier, f *letterFilter, page *driver.LetterPage) error {
+	total, err := s.countLetters(ctx, db, f)
+	if err != nil {
+		return err
+	}
+	if page.Total = int(total); total > driver.MaxTotal && !f.q.ExactTotal && len(f.args) > 0 {
+		page.Total, page.TotalIsMore = driver.MaxTotal, true
+	}
+	if !f.q.Before.IsZero() {
+		f = f.with("id < ", [16]byte(f.q.Before))
+	}
+	return s.readPage(ctx, db, f, page)
+}
+
+// countLetters counts the letters that SQL selects. It stops at one more than driver.MaxTotal, unless the query asks for an
+// exact number or matches all letters.
+func (s *Store) countLetters(ctx context.Context, db querier, f *letterFilter) (total int64, err error) {
+	sql := "SELECT count(*) FROM (SELECT 1 FROM ~.letter WHERE " + f.where + fmt.Sprintf(" LIMIT %d) AS first", driver.MaxTotal+1)
+	switch {
+	case len(f.args) == 0:
+		sql = "SELECT sum(letters)::bigint FROM ~.instance"
+	case f.q.ExactTotal:
+		sql = "SELECT count(*) FROM ~.letter WHERE " + f.where
+	}
+	err = db.QueryRow(ctx, s.sql(sql), f.args...).Scan(&total)
+	return total, err
+}
+
+// readPage reads letters, newest first, until the page is full.
+func (s *Store) readPage(ctx context.Context, db querier, f *letterFilter, page *driver.LetterPage) error {
+	size := 0
+	for {
+		left := f.q.Limit - len(page.Letters)
+		limit := min(left, letterPage) + 1
+		found := 0
+		err := each(ctx, db, s.sql("SELECT "+letterColumns+" FROM ~.letter WHERE "+f.where+fmt.Sprintf(" ORDER BY id DESC LIMIT %d", limit)), func(rows pgx.Rows) error {
+			found++
+			if n := len(page.Letters); page.Next != (driver.ID{}) || n == f.q.Limit || size > maxPageBytes {
+				page.Next = page.Letters[n-1].ID
+				return nil
+			}
+			l, err := scanLetter(rows)
+			size += l.Size()
+			page.Letters = append(page.Letters, l)
+			return err
+		}, f.args...)
+		if err != nil || found < limit || !page.Next.IsZero() {
+			return err
+		}
+		f = newLetterFilter(f.q).with("id < ", [16]byte(page.Letters[len(page.Letters)-1].ID))
+	}
+}
+
+// scanLetters compares letters one by one, newest first.
+func (s *Store) scanLetters(ctx context.Context, db querier, f *letterFilter, page *driver.LetterPage) error {
+	more := false
+	var ids [][16]byte
+	err := s.scan(ctx, db, f, func(l *driver.Letter) bool {
+		older := f.q.Before.IsZero() || bytes.Compare(l.ID[:], f.q.Before[:]) < 0
+		switch {
+		case !older || more:
+		case len(ids) == f.q.Limit:
+			more = true
+		default:
+			ids = append(ids, l.ID)
+		}
+		if page.Total == driver.MaxTotal && !f.q.ExactTotal {
+			page.TotalIsMore = true
+		} else {
+			page.Total++
+		}
+		return !(more && page.TotalIsMore)
+	})
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	whole := &letterFilter{q: f.q, where: "true"}
+	if err := s.readPage(ctx, db, whole.with("id = ANY", ids), page); err != nil {
+		return err
+	}
+	if more && page.Next.IsZero() {
+		page.Next = page.Letters[len(page.Letters)-1].ID
+	}
+	return nil
+}
+
+// scan calls visit with the letters that match, newest first, until it returns false. The letters have only ID, Fingerprint
+// and DiedAt.
+func (s *Store) scan(ctx context.Context, db querier, f *letterFilter, visit func(*driver.Letter) bool) error {
+	columns := "id, fingerprint, died_at, type"
+	if f.q.Parts != nil {
+		columns += ", details, failures"
+	}
+	for from := f; ; {
+		found, stopped := 0, false
+		var last driver.ID
+		err := each(ctx, db, s.sql("SELECT "+columns+" FROM ~.letter WHERE "+from.where+fmt.Sprintf(" ORDER BY id DESC LIMIT %d", letterPage)), func(rows pgx.Rows) error {
+			found++
+			l, matches, err := f.compare(rows)
+			last = l.ID
+			if err == nil && matches && !stopped {
+				stopped = !visit(l)
+			}
+			return err
+		}, from.args...)
+		if err != nil || stopped || found < letterPage {
+			return err
+		}
+		from = f.with("id < ", [16]byte(last))
+	}
+}
+
+// compare reads a row of scan, and compares it with Type and Parts.
+func (f *letterFilter) compare(rows pgx.Rows) (l *driver.Letter, matches bool, err error) {
+	l = new(driver.Letter)
+	var fingerprint, eventType, details, failures []byte
+	var died string
+	to := []any{(*[16]byte)(&l.ID), &fingerprint, &died, &eventType}
+	if f.q.Parts != nil {
+		to = append(to, &details, &failures)
+	}
+	if err := rows.Scan(to...); err != nil {
+		return l, false, err
+	}
+	l.Fingerprint = string(fingerprint)
+	if l.DiedAt, err = storerow.ParseTime(died); err != nil {
+		return l, false, &CorruptError{Table: "letter", Row: l.ID.String(), Detail: err.Error()}
+	}
+	if f.q.Type != nil && !f.q.Type(string(eventType)) {
+		return l, false, nil
+	}
+	if f.q.Parts == nil {
+		return l, true, nil
+	}
+	if matches, err = f.q.Parts(details, failures); err != nil {
+		err = &queryError{err}
+	}
+	return l, matches, err
+}
+
+// Groups groups the letters that match. It reads the samples one by one. See [driver.Store].
+//
+// Errors: those of LetterQuery.Parts and each, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Groups(ctx context.Context, q driver.LetterQuery, eachGroup func(g *driver.Group) error) error {
+	var groups []driver.Group
+	var others driver.Group
+	err := s.read(ctx, func(ctx context.Context, db querier) (err error) {
+		groups, others, err = s.countGroups(ctx, db, newLetterFilter(q))
+		return err
+	})
+	if err == nil {
+		err = s.eachGroup(ctx, groups, others, eachGroup)
+	}
+	if err != nil {
+		return fmt.Errorf("Groups: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) eachGroup(ctx context.Context, groups []driver.Group, others driver.Group, eachGroup func(g *driver.Group) error) error {
+	slices.SortFunc(groups, func(x, y driver.Group) int {
+		return cmp.Or(cmp.Compare(y.Count, x.Count), bytes.Compare(y.Newest[:], x.Newest[:]))
+	})
+	for i := range groups {
+		g := &groups[i]
+		sample, err := s.Letter(ctx, g.Newest)
+		if errors.Is(err, driver.ErrNotFound) { // it was taken meanwhile
+			sample, err = driver.Letter{ID: g.Newest, Fingerprint: g.Fingerprint}, nil
+		}
+		if err != nil {
+			return err
+		}
+		sample.Payload, sample.Original = nil, nil
+		g.Sample = &sample
+		if err := eachGroup(g); err != nil {
+			return err
+		}
+	}
+	if others.Count > 0 {
+		return eachGroup(&others)
+	}
+	return nil
+}
+
+// countGroups returns the groups with their counts, times and newest letters. others counts the letters beyond the limit.
+func (s *Store) countGroups(ctx context.Context, db querier, f *letterFilter) (groups []driver.Group, others driver.Group, err error) {
+	if f.q.Compares() {
+		return s.countByScan(ctx, db, f)
+	}
+	// Before Postgres 18 there is no max(uuid). Its text sorts as the bytes do.
+	sql := `SELECT fingerprint, count(*), min(died_at), max(died_at), max(id::text COLLATE "C")::uuid AS newest FROM ~.letter WHERE ` + f.where + " GROUP BY fingerprint ORDER BY newest DESC"
+	err = each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
+		var fingerprint []byte
+		var first, last string
+		var g driver.Group
+		if err := rows.Scan(&fingerprint, &g.Count, &first, &last, (*[16]byte)(&g.Newest)); err != nil {
+			return err
+		}
+		var err error
+		g.Fingerprint = string(fingerprint)
+		if g.First, err = storerow.ParseTime(first); err == nil {
+			g.Last, err = storerow.ParseTime(last)
+		}
+		if err != nil {
+			return &CorruptError{Table: "letter", Row: g.Newest.String(), Detail: err.Error()}
+		}
+		if len(groups) < driver.MaxGroups {
+			groups = append(groups, g)
+		} else {
+			addToGroup(&others, g.Count, g.First, g.Last, g.Newest)
+		}
+		return nil
+	}, f.args...)
+	return groups, others, err
+}
+
+func (s *Store) countByScan(ctx context.Context, db querier, f *letterFilter) (groups []driver.Group, others driver.Group, err error) {
+	index := make(map[string]int)
+	err = s.scan(ctx, db, f, func(l *driver.Letter) bool {
+		i, ok := index[l.Fingerprint]
+		switch {
+		case ok:
+			addToGroup(&groups[i], 1, l.DiedAt, l.DiedAt, l.ID)
+		case len(groups) == driver.MaxGroups:
+			addToGroup(&others, 1, l.DiedAt, l.DiedAt, l.ID)
+		default:
+			index[l.Fingerprint] = len(groups)
+			groups = append(groups, driver.Group{Fingerprint: l.Fingerprint})
+			addToGroup(&groups[len(groups)-1], 1, l.DiedAt, l.DiedAt, l.ID)
+		}
+		return true
+	})
+	return groups, others, err
+}
+
+func addToGroup(g *driver.Group, count int, first, last time.Time, newest driver.ID) {
+	if g.Count == 0 || first.Before(g.First) {
+		g.First = first
+	}
+	if g.Count == 0 || last.After(g.Last) {
+		g.Last = last
+	}
+	if bytes.Compare(newest[:], g.Newest[:]) > 0 {
+		g.Newest = newest
+	}
+	g.Count += count
+}

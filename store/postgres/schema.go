@@ -1,0 +1,273 @@
+package postgres
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// migrations are the scripts that make the schema of a version from that of the version before. meta.version is the number
+// of scripts that were applied. In all statements of this package, a tilde stands for the schema.
+var migrations = []string{schema1}
+
+// Values of record.kind: the state, and kindKeyed if the record has a key.
+const (
+	kindKeyed     = 4
+	kindStateMask = 3
+)
+
+// Conditions of the partial indexes. A query that uses such an index repeats its condition.
+const (
+	whereReady  = "owner <= 0 AND kind IN (0, 4, 5, 7)" // what ClaimReady claims: ready, or keyed and waiting or parked
+	whereDue    = "owner <= 0 AND kind IN (1, 2, 6)"    // waiting without a key, or scheduled
+	whereParked = "kind IN (3, 7)"
+)
+
+// schema1 makes the first version. Names are bytea, because text refuses NUL. Times are texts of internal/storerow, because
+// timestamptz has microseconds only.
+const schema1 = `
+CREATE TABLE ~.meta (
+	id      smallint PRIMARY KEY CHECK (id = 1),
+	version integer NOT NULL,
+	store   uuid NOT NULL,   -- random identity of the data
+	audits  bigint NOT NULL DEFAULT 0, -- number of audit entries so far
+	denied  bigint NOT NULL DEFAULT 0  -- of these, denied ones
+);
+
+-- A row for each open store that has written, and row 0 for the sums of those that have ended. The first statement of each
+-- commit updates the row of its store: that is the fence, the number of the commit, the heartbeat and the counters in one.
+-- Counters are changes: their sums over all rows are the counts, so that no two stores write one row.
+CREATE TABLE ~.instance (
+	id         bigint PRIMARY KEY,
+	epoch      bigint NOT NULL DEFAULT 0, -- of the lease that the store has; 0 for none
+	batch      bigint NOT NULL DEFAULT 0, -- number of the last commit
+	tries      bigint NOT NULL DEFAULT 0, -- reconnections: a commit that was sent before one is void
+	expires    timestamptz NOT NULL,      -- of the lease; -infinity: an operator has ended it
+	backend    integer NOT NULL DEFAULT 0, -- process id of the connection that commits; 0: unknown, behind a pooler
+	host       bytea NOT NULL,            -- of the process
+	pid        integer NOT NULL,
+	next_ref   bigint NOT NULL DEFAULT 0, -- of the lease
+	leased     bigint NOT NULL DEFAULT 0, -- number of records that the lease has
+	ready      bigint NOT NULL DEFAULT 0,
+	waiting    bigint NOT NULL DEFAULT 0,
+	scheduled  bigint NOT NULL DEFAULT 0,
+	parked     bigint NOT NULL DEFAULT 0,
+	letters    bigint NOT NULL DEFAULT 0,
+	incoming   bigint NOT NULL DEFAULT 0, -- the following count commits with such a change, for Watch
+	requests   bigint NOT NULL DEFAULT 0,
+	answers    bigint NOT NULL DEFAULT 0,
+	directives bigint NOT NULL DEFAULT 0,
+	catalogs   bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 10);
+INSERT INTO ~.instance (id, expires, host, pid) VALUES (0, 'infinity', '', 0);
+CREATE SEQUENCE ~.instance_id;
+
+CREATE TABLE ~.slot (
+	id       smallint PRIMARY KEY,
+	owner    bigint NOT NULL DEFAULT 0, -- the instance that has or had the lease; 0 if it was released
+	epoch    bigint NOT NULL DEFAULT 0, -- of the last lease
+	next_ref bigint NOT NULL DEFAULT 1  -- when that lease began or was released
+);
+INSERT INTO ~.slot (id) VALUES (0);
+
+-- owner is the epoch of the lease that has the record. It is -epoch if the record was freed, or inserted free, under that
+-- lease, and 0 if a later lease has made it free.
+CREATE TABLE ~.record (
+	ref      bigint PRIMARY KEY,
+	position bigint NOT NULL,
+	owner    bigint NOT NULL,
+	event    uuid NOT NULL,
+	kind     smallint NOT NULL,
+	crashes  smallint NOT NULL DEFAULT 0,
+	suspect  boolean NOT NULL DEFAULT false,
+	due      text COLLATE "C",
+	door     bytea,
+	progress bytea, -- JSON
+	body     bytea NOT NULL
+) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000);
+CREATE INDEX record_owner  ON ~.record (owner) WHERE owner > 0;
+CREATE INDEX record_ready  ON ~.record (position, ref) WHERE ` + whereReady + `;
+CREATE INDEX record_due    ON ~.record (due, ref) WHERE ` + whereDue + `;
+CREATE INDEX record_parked ON ~.record (door, position, ref) WHERE ` + whereParked + `;
+CREATE INDEX record_event  ON ~.record (event);
+
+CREATE TABLE ~.letter (
+	id           uuid PRIMARY KEY,
+	event        uuid NOT NULL,
+	type         bytea NOT NULL,
+	key          bytea NOT NULL,
+	subscription bytea NOT NULL,
+	reason       bytea NOT NULL,
+	fingerprint  bytea NOT NULL,
+	published    text COLLATE "C" NOT NULL,
+	died_at      text COLLATE "C" NOT NULL,
+	details      bytea, -- JSON
+	failures     bytea, -- JSON
+	payload      bytea,
+	original     bytea
+);
+CREATE INDEX letter_event        ON ~.letter (event, id);
+CREATE INDEX letter_key          ON ~.letter (key, id) WHERE key <> '';
+CREATE INDEX letter_subscription ON ~.letter (subscription, reason, id);
+CREATE INDEX letter_reason       ON ~.letter (reason, id);
+CREATE INDEX letter_fingerprint  ON ~.letter (fingerprint, id);
+CREATE INDEX letter_died_at      ON ~.letter (died_at, id);
+
+CREATE TABLE ~.dedupe (
+	scope   bytea NOT NULL,
+	key     bytea NOT NULL,
+	event   uuid NOT NULL,
+	content bytea NOT NULL,
+	expires text COLLATE "C" NOT NULL,
+	PRIMARY KEY (scope, key)
+);
+CREATE INDEX dedupe_expires ON ~.dedupe (expires);
+
+-- Dispatches that have settled, with WithHistory.
+CREATE TABLE ~.history (
+	ref        bigint PRIMARY KEY, -- of the record
+	event      uuid NOT NULL,
+	type       bytea NOT NULL,
+	key        bytea NOT NULL,
+	dead       boolean NOT NULL,
+	settled_at text COLLATE "C" NOT NULL
+);
+CREATE INDEX history_event      ON ~.history (event);
+CREATE INDEX history_settled_at ON ~.history (settled_at);
+
+-- Accepted events that no lease has taken in. A transaction of a caller only inserts here, so it must never need a lock
+-- that a commit waits for: no unique key but the id, no trigger, no foreign key.
+CREATE TABLE ~.incoming (
+	id    bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+	event uuid NOT NULL,
+	slot  smallint NOT NULL,
+	state smallint NOT NULL,
+	due   text COLLATE "C",
+	body  bytea NOT NULL,
+	given boolean NOT NULL,
+	codec bytea NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000);
+CREATE INDEX incoming_event ON ~.incoming (event);
+
+CREATE TABLE ~.request (
+	id       bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+	body     bytea NOT NULL, -- JSON
+	answer   bytea,          -- JSON
+	answered text COLLATE "C"
+);
+CREATE INDEX request_open     ON ~.request (id) WHERE answer IS NULL;
+CREATE INDEX request_answered ON ~.request (answered) WHERE answer IS NOT NULL;
+
+CREATE TABLE ~.directive (
+	subscription bytea PRIMARY KEY,
+	body         bytea NOT NULL -- JSON
+);
+
+CREATE TABLE ~.audit (
+	number bigint PRIMARY KEY,
+	denied boolean NOT NULL,
+	place  bigint NOT NULL, -- from 1 for each kind, denied and not
+	body   bytea NOT NULL   -- JSON
+);
+CREATE INDEX audit_place ON ~.audit (denied, place);
+
+CREATE TABLE ~.catalog (
+	instance bytea PRIMARY KEY, -- of the bus
+	number   bigint NOT NULL GENERATED BY DEFAULT AS IDENTITY,
+	seen     text COLLATE "C" NOT NULL,
+	body     bytea NOT NULL
+);
+
+CREATE FUNCTION ~.eventbus_check(state text, got bigint, want bigint, what text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF got IS DISTINCT FROM want THEN
+		RAISE EXCEPTION 'eventbus: % has % rows, and not %', what, got, want USING ERRCODE = state;
+	END IF;
+END
+$$;
+`
+
+// sql returns a statement for the schema of the store.
+func (s *Store) sql(text string) string {
+	return strings.ReplaceAll(text, "~", s.quotedSchema)
+}
+
+// migrate creates the schema or brings it to the version of this package, in one transaction. An advisory lock lets one of
+// several processes do it.
+func (s *Store) migrate(ctx context.Context, conn *pgx.Conn) error {
+	version, err := s.version(ctx, conn)
+	if err != nil || version == len(migrations) {
+		return err
+	}
+	if s.cfg.mustExist {
+		return fmt.Errorf("%w: schema %s has version %d, and this package needs version %d: open it with the bus first", ErrNotMigrated, s.cfg.schema, version, len(migrations))
+	}
+	return explain(pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", "github.com/surebus/eventbus "+s.cfg.schema); err != nil {
+			return err
+		}
+		version, err := s.version(ctx, tx) // another process may have migrated meanwhile
+		if err != nil {
+			return err
+		}
+		if version == 0 {
+			if _, err := tx.Exec(ctx, s.sql("CREATE SCHEMA IF NOT EXISTS ~")); err != nil {
+				return err
+			}
+		}
+		for i := version; i < len(migrations); i++ {
+			if _, err := tx.Exec(ctx, s.sql(migrations[i]), pgx.QueryExecModeSimpleProtocol); err != nil {
+				return err
+			}
+		}
+		if version == 0 {
+			var id [16]byte
+			if _, err := rand.Read(id[:]); err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, s.sql("INSERT INTO ~.meta (id, version, store) VALUES (1, $1, $2)"), len(migrations), id)
+		} else {
+			_, err = tx.Exec(ctx, s.sql("UPDATE ~.meta SET version = $1"), len(migrations))
+		}
+		return err
+	}))
+}
+
+// querier is a connection, a pool or a transaction.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (commandTag, error)
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// version returns the version of the schema, 0 if it has no table.
+func (s *Store) version(ctx context.Context, q querier) (version int, err error) {
+	var tables, known int
+	const count = `SELECT count(*), count(*) FILTER (WHERE c.relname IN ('meta', 'instance', 'slot', 'record', 'incoming'))
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')`
+	if err := q.QueryRow(ctx, count, s.cfg.schema).Scan(&tables, &known); err != nil {
+		return 0, explain(err)
+	}
+	switch {
+	case tables == 0:
+		return 0, nil
+	case known < 5:
+		return 0, fmt.Errorf("%w: schema %s has %d tables, and some that a store has are not among them: give the store a schema of its own (WithSchema)", ErrOtherSchema, s.cfg.schema, tables)
+	}
+	err = q.QueryRow(ctx, s.sql("SELECT version FROM ~.meta WHERE id = 1")).Scan(&version)
+	switch state := sqlState(err); {
+	case errors.Is(err, pgx.ErrNoRows), state == "42703": // undefined_column
+		return 0, fmt.Errorf("%w: table meta of schema %s has no valid version: %w", ErrOtherSchema, s.cfg.schema, err)
+	case err != nil:
+		return 0, explain(err)
+	case version > len(migrations):
+		return 0, fmt.Errorf("%w: schema %s has version %d, the newest known version is %d", ErrSchemaTooNew, s.cfg.schema, version, len(migrations))
+	case version < 1:
+		return 0, fmt.Errorf("%w: table meta of schema %s has version %d", ErrOtherSchema, s.cfg.schema, version)
+	}
+	return version, nil
+}

@@ -1,0 +1,260 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/watchers"
+)
+
+// Store is a store in a schema of a Postgres server. Its methods are safe for concurrent use. See [driver.Store] for what
+// they do.
+type Store struct {
+	// Immutable after Open.
+	cfg          *config
+	source       *source
+	quotedSchema string
+	reads        *pgxpool.Pool
+	host         string
+	identity     string // of the data
+	began        time.Time
+	committer    committer
+	watching     watchers.Set
+	own          ownEvents // of SubmitTx
+
+	lease     atomic.Pointer[driver.Lease] // written by the committer; never nil
+	instance  atomic.Int64                 // id of the row of this store; 0 before its first commit. Written by the committer
+	confirmed atomic.Int64                 // when the last commit that renewed the lease was sent, as store.clock
+	lost      atomic.Int64                 // leases that the store has lost
+	acquiring chan struct{}                // held by the Acquire that tries to begin a lease
+
+	ctx       context.Context // ends with Close
+	cancel    context.CancelFunc
+	closeOnce sync.Once
+	closing   chan struct{} // closed when the first Close begins
+	closed    chan struct{} // closed when the first Close has done its work
+	closeErr  error         // of that work; written before closed is closed
+}
+
+var (
+	_ driver.Store   = (*Store)(nil)
+	_ driver.TxStore = (*Store)(nil)
+)
+
+// Open opens the store in the schema of a database, and creates the schema if it is missing. dsn is a connection string or
+// URL as libpq takes them; an empty one, or what it leaves out, comes from the environment: PGHOST, PGPASSWORD, PGSERVICE, and
+// the file .pgpass. A URL on a command line shows its password to all users of the machine: use those instead.
+//
+// Open takes no lease: Acquire does. The store has one connection for commits and up to 4 for reads.
+//
+// Errors: those of connecting; ErrServerTooOld, ErrReadOnly, ErrNoRights, ErrSchemaTooNew, ErrNotMigrated, ErrOtherSchema,
+// *OptionError; the context's error.
+func Open(ctx context.Context, dsn string, opts ...Option) (*Store, error) {
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("postgres.Open: %w", err)
+	}
+	return openWith(ctx, config, opts)
+}
+
+// OpenPool is Open with the configuration of a pool: its server, role, TLS, and BeforeConnect. The store does not use the
+// connections of the pool, because handlers and callers hold them while they publish.
+func OpenPool(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Store, error) {
+	if pool == nil {
+		return nil, &OptionError{Option: "OpenPool", Value: "nil", Reason: "the pool must not be nil"}
+	}
+	return openWith(ctx, pool.Config(), opts)
+}
+
+func openWith(ctx context.Context, config *pgxpool.Config, opts []Option) (*Store, error) {
+	s, err := open(ctx, config, opts)
+	if err != nil {
+		return nil, fmt.Errorf("postgres.Open: %w", err)
+	}
+	return s, nil
+}
+
+func open(ctx context.Context, config *pgxpool.Config, opts []Option) (*Store, error) {
+	cfg, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{cfg: cfg, quotedSchema: pgx.Identifier{cfg.schema}.Sanitize(), began: time.Now(), acquiring: make(chan struct{}, 1)}
+	s.closing, s.closed = make(chan struct{}), make(chan struct{})
+	s.host, _ = os.Hostname() // for messages only
+	s.lease.Store(new(driver.Lease))
+	s.source = newSource(config, cfg)
+	conn, err := s.source.look(ctx, cfg.async)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.migrate(ctx, conn); err != nil {
+		closeNow(conn)
+		return nil, err
+	}
+	if err := conn.QueryRow(ctx, s.sql("SELECT store::text FROM ~.meta WHERE id = 1")).Scan(&s.identity); err != nil {
+		closeNow(conn)
+		return nil, explain(err)
+	}
+	if s.reads, err = s.source.openPool(ctx); err != nil {
+		closeNow(conn)
+		return nil, err
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.watching.Run = s.watch
+	s.committer.init(s, conn)
+	go s.committer.loop()
+	return s, nil
+}
+
+// clock returns a monotonic time for comparisons.
+func (s *Store) clock() int64 { return int64(time.Since(s.began)) }
+
+// Patience returns the time of the lease. See [driver.Store].
+func (s *Store) Patience() time.Duration { return s.cfg.leaseTime }
+
+// Lease returns the lease that the store has. See [driver.Store].
+func (s *Store) Lease() driver.Lease { return *s.lease.Load() }
+
+// Now returns the time of the server. See [driver.Store].
+//
+// Errors: driver.ErrFailed, driver.ErrClosed, the context's error.
+func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
+	err = s.read(ctx, func(ctx context.Context, q querier) error {
+		return q.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+	})
+	if err != nil {
+		return time.Time{}, fmt.Errorf("Now: %w", err)
+	}
+	return now.UTC(), nil
+}
+
+// Submit enqueues a batch. See [driver.Store].
+func (s *Store) Submit(b *driver.Batch, done func(error)) {
+	s.committer.queue.Add(&job{Batch: b, Done: done})
+}
+
+// Reopen connects again and checks the schema. If the store has the lease, Reopen begins a new one, unless another store
+// has begun one meanwhile: then the store has none. See [driver.Store].
+//
+// Errors: those of Open. The store has still failed then, and Reopen can be called again.
+func (s *Store) Reopen(ctx context.Context) error {
+	err := s.committer.queue.Control(ctx, func() error {
+		_ = s.committer.queue.Fail(errors.New("postgres: reopen did not succeed")) // until it does; an earlier failure stays
+		if err := s.committer.reopen(ctx); err != nil {
+			return err
+		}
+		s.committer.queue.Recover()
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("Reopen: %w", err)
+	}
+	return nil
+}
+
+// Close applies what was submitted, ends the lease and closes the connections. If ctx ends first, Close returns its error
+// and continues in the background. A second Close waits for the first one until its own ctx ends.
+//
+// Another error means that the server could not be told: the lease ends with its time, and the next Acquire takes that for
+// a crash. No event is lost.
+func (s *Store) Close(ctx context.Context) error {
+	first := false
+	s.closeOnce.Do(func() { // without waiting: the context of a second call may end earlier
+		first = true
+		close(s.closing)
+		s.watching.Close()
+		s.committer.queue.Close(func() {
+			s.closeErr = s.shut()
+			s.committer.stopped = true
+			close(s.closed)
+		})
+	})
+	select {
+	case <-s.closed:
+	default:
+		select {
+		case <-s.closed:
+		case <-ctx.Done():
+			return fmt.Errorf("Close: %w", ctx.Err())
+		}
+	}
+	if first && s.closeErr != nil {
+		return fmt.Errorf("Close: %w", s.closeErr)
+	}
+	return nil
+}
+
+// shut ends the lease and closes the connections. It runs on the committer's goroutine.
+func (s *Store) shut() error {
+	s.cancel()
+	err := s.committer.end()
+	s.reads.Close()
+	return err
+}
+
+// state returns the error of a store that has failed or is closed, or nil.
+func (s *Store) state() error { return s.committer.queue.State() }
+
+// read runs a function that only reads. It runs it again after a transient failure, until the time of a lease is over.
+func (s *Store) read(ctx context.Context, f func(context.Context, querier) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	began := time.Now()
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		if err := s.state(); err != nil {
+			return err
+		}
+		err := f(ctx, s.reads)
+		var own *queryError
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &own):
+			return own.err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case s.ctx.Err() != nil:
+			return driver.ErrClosed
+		case !isTransient(err) || time.Since(began) > s.cfg.leaseTime:
+			return explain(err)
+		}
+		wait := time.NewTimer(pause)
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+		case <-s.closing:
+		}
+		wait.Stop()
+	}
+}
+
+// each runs a query and calls row with each of its rows.
+func each(ctx context.Context, q querier, sql string, row func(pgx.Rows) error, args ...any) error {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func (s *Store) fields(more ...zap.Field) []zap.Field {
+	return append([]zap.Field{zap.String("schema", s.cfg.schema)}, more...)
+}

@@ -1,0 +1,99 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/store/postgres/postgrestest"
+	"github.com/surebus/eventbus/storetest"
+)
+
+// openOnly opens a store without the lease.
+func openOnly(t testing.TB, schema string, opts ...Option) *Store {
+	t.Helper()
+	return openIn(t, postgrestest.Shared(t).DSN(), schema, opts...)
+}
+
+func openIn(t testing.TB, dsn, schema string, opts ...Option) *Store {
+	t.Helper()
+	s, err := Open(context.Background(), dsn, append([]Option{WithSchema(schema)}, opts...)...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Close(context.Background()) })
+	return s
+}
+
+// inside calls f on the committer's goroutine.
+func inside(t testing.TB, s *Store, f func(c *committer)) {
+	t.Helper()
+	require.NoError(t, s.committer.queue.Control(context.Background(), func() error {
+		f(&s.committer)
+		return nil
+	}))
+}
+
+// exec executes a statement in the schema of a store.
+func exec(t testing.TB, s *Store, sql string, args ...any) {
+	t.Helper()
+	conn, err := pgx.ConnectConfig(context.Background(), s.source.config.ConnConfig)
+	require.NoError(t, err)
+	_, err = conn.Exec(context.Background(), s.sql(sql), args...)
+	require.NoError(t, err)
+	require.NoError(t, conn.Close(context.Background()))
+}
+
+// crash ends a store as SIGKILL does. An operator ends its lease, so that nobody has to wait.
+func crash(t testing.TB, s *Store) {
+	t.Helper()
+	s.watching.Close()
+	var backend int64
+	inside(t, s, func(c *committer) {
+		c.faults.killed = true
+		backend = c.backend()
+	})
+	require.NoError(t, s.Close(context.Background()))
+	require.Eventually(t, func() bool {
+		return postgrestest.Shared(t).Exec(context.Background(), "SELECT 1 / count(*) FROM pg_stat_activity WHERE pid = $1", backend) != nil // none
+	}, 10*time.Second, 5*time.Millisecond)
+	exec(t, s, "UPDATE ~.instance SET expires = '-infinity' WHERE id = $1", s.instance.Load())
+}
+
+// TestStore runs the conformance suite of stores.
+func TestStore(t *testing.T) {
+	t.Parallel()
+	server := postgrestest.Shared(t)
+	require.NoError(t, server.Exec(t.Context(), "CREATE DATABASE other"))
+	databases := []string{"postgres", "other"}
+	backends := 0
+	storetest.Run(t, func(t *testing.T) storetest.Backend {
+		schema := postgrestest.NewSchema()
+		dsn := server.DSNOf(databases[backends%2]) // a test with two backends has one in each
+		backends++
+		return storetest.Backend{
+			Open:  func(t *testing.T) driver.Store { return openIn(t, dsn, schema) },
+			Crash: func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
+			Fail: func(t *testing.T, store driver.Store) {
+				inside(t, store.(*Store), func(c *committer) { c.faults.fail = errors.New("the server fails") })
+			},
+			LoseLease: func(t *testing.T, store driver.Store) {
+				exec(t, store.(*Store), "UPDATE ~.instance SET epoch = 0, leased = 0 WHERE id = $1", store.(*Store).instance.Load())
+			},
+			Deny: func(t *testing.T, store driver.Store) {
+				inside(t, store.(*Store), func(c *committer) { c.faults.deny = true })
+			},
+			Begin: func(t *testing.T) (tx any, commit, rollback func() error) {
+				conn, err := pgx.Connect(context.Background(), dsn)
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = conn.Close(context.Background()) })
+				pgxTx, err := conn.Begin(context.Background())
+				require.NoError(t, err)
+				return pgxTx, func() error { return pgxTx.Commit(context.Background()) }, func() error { return pgxTx.Rollback(context.Background()) }
+			},
+		}
+	})
+}

@@ -1,0 +1,101 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/surebus/eventbus/driver"
+)
+
+const insertIncoming = "INSERT INTO ~.incoming (event, slot, state, due, body, given, codec) VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id"
+
+// SubmitTx inserts incoming events in a transaction of the caller: a pgx.Tx, or a *sql.Tx of a driver for Postgres (such as
+// pgx/v5/stdlib). Its database must be that of the store. It locks nothing for which another program could wait. See
+// [driver.TxStore].
+//
+// A transaction may be read committed, repeatable read or serializable. The role needs INSERT on table incoming, and USAGE
+// on the schema.
+//
+// Errors: driver.ErrNoTransaction, driver.ErrFailed, driver.ErrClosed, *driver.RefusedError for a time that cannot be
+// stored, those of the server, the context's error.
+func (s *Store) SubmitTx(ctx context.Context, tx any, in []*driver.Incoming) error {
+	if err := s.submitTx(ctx, tx, in); err != nil {
+		return fmt.Errorf("SubmitTx: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) submitTx(ctx context.Context, tx any, in []*driver.Incoming) error {
+	if err := s.state(); err != nil {
+		return err
+	}
+	row, err := rowOf(tx)
+	if err != nil {
+		return err
+	}
+	if err := (&driver.Batch{Leave: in}).CheckTimes(); err != nil {
+		return err
+	}
+	if err := s.checkDatabase(ctx, row); err != nil {
+		return err
+	}
+	var ids []int64
+	for _, event := range in {
+		c := newIncomingColumns(1)
+		c.add(event)
+		var id int64
+		// Simple values: a *sql.Tx knows no arrays.
+		id16 := event.Record.ID.String()
+		if err := row(ctx, &id, s.sql(insertIncoming), id16, c.slots[0], c.states[0], c.dues[0], c.bodies[0], c.givens[0], c.codecs[0]); err != nil {
+			return explain(err)
+		}
+		ids = append(ids, id)
+	}
+	s.own.submitted(ids)
+	return nil
+}
+
+// queryRow reads the only column of a row in a transaction.
+type queryRow func(ctx context.Context, to any, sql string, args ...any) error
+
+func rowOf(tx any) (queryRow, error) {
+	switch tx := tx.(type) {
+	case pgx.Tx:
+		if tx != nil {
+			return func(ctx context.Context, to any, sql string, args ...any) error {
+				return tx.QueryRow(ctx, sql, args...).Scan(to)
+			}, nil
+		}
+	case *sql.Tx:
+		if tx != nil {
+			return func(ctx context.Context, to any, sql string, args ...any) error {
+				return tx.QueryRowContext(ctx, sql, args...).Scan(to)
+			}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: it is a %T, and the store takes a pgx.Tx or a *sql.Tx of its Postgres database", driver.ErrNoTransaction, tx)
+}
+
+// checkDatabase returns an error if a transaction is not one of the store's database.
+func (s *Store) checkDatabase(ctx context.Context, row queryRow) error {
+	const identity = "SELECT store::text FROM ~.meta WHERE id = 1"
+	var theirs string
+	err := row(ctx, &theirs, s.sql(identity))
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
+		return err
+	default:
+		return fmt.Errorf("%w: the transaction has no schema %s of a store: %w", driver.ErrNoTransaction, s.cfg.schema, err)
+	}
+	if theirs != s.identity {
+		return fmt.Errorf("%w: the transaction is one of another database, which has a store in schema %s, too", driver.ErrNoTransaction, s.cfg.schema)
+	}
+	return nil
+}
