@@ -114,7 +114,7 @@ func (s *Store) tryAcquire(ctx context.Context, seen *evidence) (driver.Lease, e
 	}
 	var given atomic.Bool // to the caller, who may have gone meanwhile
 	err = s.committer.queue.Control(ctx, func() error {
-		err := s.committer.acquire(ready.takeOver)
+		err := s.committer.acquire(ready)
 		if err == nil && ctx.Err() != nil && given.CompareAndSwap(false, true) {
 			err = s.committer.release()
 		}
@@ -148,6 +148,7 @@ func (s *Store) abandon(given *atomic.Bool, cause error) error {
 type readiness struct {
 	held     *HeldError // nil if the lease may be acquired
 	takeOver heartbeat  // zero if nobody has it
+	crashed  bool       // the connection of the store that has it is gone
 }
 
 // look looks at the lease, and adds what it sees to the evidence.
@@ -160,8 +161,9 @@ func (s *Store) look(ctx context.Context, seen *evidence) (r readiness, err erro
 	var live, expired, ended, gone bool
 	var host []byte
 	var pid int
-	began := s.clock()
+	attempts := 0
 	err = s.read(ctx, func(ctx context.Context, db querier) error {
+		attempts++
 		return db.QueryRow(ctx, s.sql(sql)).Scan(&now.owner, &now.epoch, &now.batch, &now.tries, &live, &expired, &ended, &host, &pid, &gone)
 	})
 	if err != nil {
@@ -172,7 +174,7 @@ func (s *Store) look(ctx context.Context, seen *evidence) (r readiness, err erro
 		return r, nil
 	}
 	at := s.clock()
-	if now != seen.row || at-began > int64(time.Second) { // it did not look all the time
+	if now != seen.row || attempts > 1 { // the server did not answer: it may not have answered the other store either
 		*seen = evidence{row: now, since: at}
 	}
 	switch {
@@ -184,7 +186,7 @@ func (s *Store) look(ctx context.Context, seen *evidence) (r readiness, err erro
 	isDead := gone && at-seen.goneSince >= int64(goneFor)
 	isSilent := expired && at-seen.since >= int64(s.cfg.leaseTime)
 	if ended || isDead || isSilent {
-		return readiness{takeOver: now}, nil
+		return readiness{takeOver: now, crashed: gone}, nil
 	}
 	return readiness{held: &HeldError{Schema: s.cfg.schema, Host: string(host), PID: pid}}, nil
 }
@@ -192,15 +194,15 @@ func (s *Store) look(ctx context.Context, seen *evidence) (r readiness, err erro
 // errTaken is returned by begin if another store was first.
 var errTaken = errors.New("postgres: another store has acquired the lease meanwhile")
 
-// acquire begins a lease. from is the row of the store from which it takes the lease over.
-func (c *committer) acquire(from heartbeat) error {
+// acquire begins a lease.
+func (c *committer) acquire(ready readiness) error {
 	if c.row.epoch != 0 {
 		return nil // it was acquired meanwhile, which Acquire excludes
 	}
 	if err := c.queue.Failure(); err != nil {
 		return err
 	}
-	err := c.begin(from)
+	err := c.begin(ready)
 	if errors.Is(err, errTaken) {
 		return &HeldError{Schema: c.store.cfg.schema}
 	}
@@ -209,11 +211,14 @@ func (c *committer) acquire(from heartbeat) error {
 
 // begin begins a lease. After a transient error, it finds out whether the lease has begun, and tries again. After any other
 // error, nothing has changed.
-func (c *committer) begin(from heartbeat) error {
+func (c *committer) begin(ready readiness) error {
 	deadline := c.store.clock() + int64(c.store.cfg.leaseTime)
 	for {
-		w := leaseWrite{c: c, from: from, sentAt: c.store.clock()}
+		w := leaseWrite{c: c, from: ready.takeOver, crashed: ready.crashed, sentAt: c.store.clock()}
 		_, err := c.prepare(deadline, nil, nil, nil) // connected, and registered
+		if err == nil {
+			err = w.endSession(deadline)
+		}
 		if err == nil {
 			err = w.run(deadline)
 		}
@@ -224,13 +229,15 @@ func (c *committer) begin(from heartbeat) error {
 		if !isTransient(err) && sqlState(err) != stateFenced {
 			return explain(err)
 		}
-		committed, cause := c.resolve(deadline, w.sent)
+		committed, cause := c.resolve(deadline, w.sent && !isDefinite(err))
 		switch {
 		case committed:
 			w.finish()
 			return nil
 		case cause != nil:
 			return fmt.Errorf("%w, after: %w", cause, err)
+		case c.store.clock() > deadline:
+			return fmt.Errorf("postgres: the lease could not be begun for %v: %w", c.store.cfg.leaseTime, err)
 		}
 	}
 }
@@ -238,10 +245,11 @@ func (c *committer) begin(from heartbeat) error {
 // leaseWrite is the transaction that begins a lease. It locks the row of the slot, then that of the store from which it
 // takes the lease over, then its own.
 type leaseWrite struct {
-	c      *committer
-	from   heartbeat
-	sentAt int64
-	sent   bool // the commit
+	c       *committer
+	from    heartbeat // the row of the store from which the lease is taken over
+	crashed bool      // the connection of that store was gone
+	sentAt  int64
+	sent    bool // the commit
 
 	lease   driver.Lease
 	nextRef int64
@@ -273,27 +281,44 @@ func (w *leaseWrite) run(deadline int64) error {
 	return tx.Commit(ctx)
 }
 
+// endSession ends the session of the store from which the lease is taken over. A process that was stopped while it sent a
+// commit may have locked its row, and more.
+func (w *leaseWrite) endSession(deadline int64) error {
+	if w.from.owner == 0 {
+		return nil
+	}
+	ctx, cancel := w.c.context(deadline)
+	defer cancel()
+	const sql = `SELECT pg_terminate_backend(a.pid) FROM ~.instance i JOIN pg_stat_activity a ON a.pid = i.backend
+		WHERE i.id = $1 AND i.epoch = $2 AND i.batch = $3 AND i.tries = $4 AND a.datname = current_database() AND a.usename = current_user`
+	_, err := w.c.conn.Exec(ctx, w.c.store.sql(sql), w.from.owner, w.from.epoch, w.from.batch, w.from.tries)
+	return err
+}
+
 func (w *leaseWrite) write(ctx context.Context, tx pgx.Tx) error {
 	c, s := w.c, w.c.store
 	var owner, epoch int64
 	if err := tx.QueryRow(ctx, s.sql("SELECT owner, epoch, next_ref FROM ~.slot WHERE id = 0 FOR UPDATE")).Scan(&owner, &epoch, &w.nextRef); err != nil {
 		return err
 	}
-	crashed := false
-	if own := s.instance.Load(); owner != own {
+	taken := false
+	if owner != s.instance.Load() {
 		var err error
-		if crashed, err = w.takeOver(ctx, tx, owner, epoch); err != nil {
+		if taken, err = w.takeOver(ctx, tx, owner, epoch); err != nil {
 			return err
 		}
 	}
 	if err := tx.QueryRow(ctx, s.sql("SELECT greatest($1, (SELECT next_ref FROM ~.instance WHERE id = $2))"), w.nextRef, owner).Scan(&w.nextRef); err != nil {
 		return err
 	}
-	w.lease = driver.Lease{Epoch: epoch + 1, Slots: driver.AllSlots(), Crashed: crashed}
+	w.lease = driver.Lease{Epoch: epoch + 1, Slots: driver.AllSlots(), Crashed: taken && w.crashed}
 	if err := w.free(ctx, tx, epoch); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, s.sql("UPDATE ~.slot SET owner = $1, epoch = $2, next_ref = $3 WHERE id = 0"), s.instance.Load(), w.lease.Epoch, w.nextRef); err != nil {
+		return err
+	}
+	if err := w.removeOld(ctx, tx); err != nil {
 		return err
 	}
 	const begin = `WITH changed AS (UPDATE ~.instance SET batch = batch + 1, epoch = $5, leased = 0, next_ref = $6, expires = clock_timestamp() + $7
@@ -303,23 +328,39 @@ func (w *leaseWrite) write(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// takeOver ends the lease of another store, if it still has it, and reports whether that is a crash.
-func (w *leaseWrite) takeOver(ctx context.Context, tx pgx.Tx, owner, epoch int64) (crashed bool, err error) {
-	const end = `UPDATE ~.instance i SET epoch = 0, leased = 0 WHERE id = $1 AND epoch = $2 AND (expires = '-infinity' OR $1 = $3 AND $2 = $4 AND batch = $5 AND tries = $6)
-		RETURNING backend <> 0 AND NOT EXISTS (SELECT 1 FROM pg_stat_activity a WHERE a.pid = i.backend)`
-	err = tx.QueryRow(ctx, w.c.store.sql(end), owner, epoch, w.from.owner, w.from.epoch, w.from.batch, w.from.tries).Scan(&crashed)
-	if !errors.Is(err, pgx.ErrNoRows) {
-		return crashed, err
+// takeOver ends the lease of another store, and reports whether that one still had it.
+func (w *leaseWrite) takeOver(ctx context.Context, tx pgx.Tx, owner, epoch int64) (taken bool, err error) {
+	const end = `UPDATE ~.instance SET epoch = 0, leased = 0
+		WHERE id = $1 AND epoch = $2 AND (expires = '-infinity' OR $1 = $3 AND $2 = $4 AND batch = $5 AND tries = $6)`
+	tag, err := tx.Exec(ctx, w.c.store.sql(end), owner, epoch, w.from.owner, w.from.epoch, w.from.batch, w.from.tries)
+	if err != nil || tag.RowsAffected() > 0 {
+		return err == nil, err
 	}
 	var live bool
-	if err := tx.QueryRow(ctx, w.c.store.sql("SELECT EXISTS (SELECT 1 FROM ~.instance WHERE id = $1 AND epoch = $2)"), owner, epoch).Scan(&live); err != nil {
-		return false, err
+	err = tx.QueryRow(ctx, w.c.store.sql("SELECT EXISTS (SELECT 1 FROM ~.instance WHERE id = $1 AND epoch = $2)"), owner, epoch).Scan(&live)
+	if err == nil && live && owner != 0 {
+		err = errTaken
 	}
-	if live && owner != 0 {
-		return false, errTaken
-	}
-	return false, nil
+	return false, err
 }
+
+// removeOld removes the rows of stores that have ended without Close. One that still lives inserts another row.
+func (w *leaseWrite) removeOld(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, w.c.store.sql("SELECT id FROM ~.instance WHERE id NOT IN (0, $1) AND epoch = 0 AND expires < clock_timestamp() - $2::interval FOR UPDATE SKIP LOCKED"), w.c.store.instance.Load(), instanceAge)
+	if err != nil {
+		return err
+	}
+	old, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	for _, id := range old {
+		if err == nil {
+			_, err = tx.Exec(ctx, w.c.store.sql(mergeInstance), id)
+		}
+	}
+	return err
+}
+
+// instanceAge is the age of the last commit of a store from which on its row is removed.
+const instanceAge = 24 * time.Hour
 
 // free frees the records of the last lease. If it has crashed, they count that, see driver.Record.
 func (w *leaseWrite) free(ctx context.Context, tx pgx.Tx, epoch int64) error {
@@ -428,7 +469,7 @@ func (c *committer) reopen(ctx context.Context) error {
 	if err := c.rejoin(c.store.clock() + int64(c.store.cfg.leaseTime)); err != nil || c.row.epoch == 0 {
 		return err
 	}
-	if err = c.begin(heartbeat{}); errors.Is(err, errTaken) || errors.Is(err, driver.ErrLeaseLost) {
+	if err = c.begin(readiness{}); errors.Is(err, errTaken) || errors.Is(err, driver.ErrLeaseLost) {
 		err = nil
 		if had {
 			c.lose()

@@ -197,7 +197,7 @@ func (c *committer) run(group []*job, outcomes []error, release bool) error {
 			p.undo()
 			return explain(err)
 		}
-		done, cause := c.resolve(deadline, p != nil && p.sent)
+		done, cause := c.resolve(deadline, p != nil && p.sent && !isDefinite(err))
 		switch {
 		case done:
 			p.finish()
@@ -211,6 +211,9 @@ func (c *committer) run(group []*job, outcomes []error, release bool) error {
 		case cause != nil:
 			p.undo()
 			return fmt.Errorf("%w, after: %w", cause, err)
+		case c.store.clock() > deadline:
+			p.undo()
+			return fmt.Errorf("postgres: the server did not commit for %v: %w", c.store.cfg.leaseTime, err)
 		default:
 			p.undo()
 		}
@@ -221,13 +224,13 @@ func (c *committer) run(group []*job, outcomes []error, release bool) error {
 const maxRaces = 100
 
 // deadline returns until when an unknown outcome is resolved: the end of the lease, as this store knows it, or without a
-// lease the same time from now.
+// lease the same time from now. A process that was stopped for longer than that asks the server once more.
 func (c *committer) deadline() int64 {
-	from := c.store.clock()
-	if c.row.epoch != 0 {
-		from = c.store.confirmed.Load()
+	now := c.store.clock()
+	if c.row.epoch == 0 {
+		return now + int64(c.store.cfg.leaseTime)
 	}
-	return from + int64(c.store.cfg.leaseTime)
+	return max(c.store.confirmed.Load()+int64(c.store.cfg.leaseTime), now+int64(connectTime))
 }
 
 // context returns a context for one exchange with the server, which ends at the deadline at the latest.

@@ -74,6 +74,13 @@ func sqlState(err error) string {
 	return ""
 }
 
+// isDefinite reports whether an error says that the transaction was undone. An error that ends the session does not say so:
+// it may come after the commit.
+func isDefinite(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.SeverityUnlocalized == "ERROR"
+}
+
 // isRace reports whether another store has changed what a commit relied on. The commit can be planned again.
 func isRace(err error) bool {
 	state := sqlState(err)

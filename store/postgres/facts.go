@@ -21,7 +21,7 @@ type facts struct {
 	incoming     map[driver.IncomingID]incomingFact
 	scheduled    map[driver.ID][]scheduledFact // free records
 	open         map[driver.RequestID]bool     // have no answer
-	complete     bool // known and incoming were read
+	complete     bool                          // known and incoming were read
 	incomingIDs  []int64
 	requestIDs   []int64
 }

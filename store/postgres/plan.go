@@ -10,10 +10,10 @@ import (
 // plan is what a commit writes. decide makes it in memory, so that it can be sent again. It assumes that the database has
 // what the batches expect of it, or knows it from facts. Its statements check that, and undo the whole commit if it is not so.
 type plan struct {
-	c      *committer
-	facts  *facts
-	sentAt int64
-	sent   bool
+	c       *committer
+	facts   *facts
+	sentAt  int64
+	sent    bool
 	release bool // it ends the lease
 
 	// What it changes in the committer.

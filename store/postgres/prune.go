@@ -9,16 +9,11 @@ import (
 	"github.com/surebus/eventbus/internal/storerow"
 )
 
-const (
-	// prunedRows bounds the rows of a kind that a commit removes.
-	prunedRows = 1024
-	// instanceAge is how old the last commit of a store is when its row is removed, if it has not removed the row itself.
-	instanceAge = 24 * time.Hour
-)
+// prunedRows bounds the rows of a kind that a commit removes.
+const prunedRows = 1024
 
 // queuePrune removes some of the rows whose time is over: remembered ids that expired an hour ago, because the clock of
-// another process may be behind; answers; the history; and rows of stores that ended without Close. SKIP LOCKED leaves those
-// that another store uses.
+// another process may be behind; answers; and the history. SKIP LOCKED leaves those that another store uses.
 func (p *plan) queuePrune(b *pgx.Batch) {
 	s := p.c.store
 	prune := func(table, key, where, order string, args ...any) {

@@ -273,4 +273,3 @@ func NewSchema() string {
 	schemas++
 	return fmt.Sprintf("test_%d", schemas)
 }
-
