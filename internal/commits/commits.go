@@ -14,15 +14,15 @@ import (
 
 // Bounds of a commit: more batches wait for the next one. A batch that is larger is committed alone.
 const (
-	maxGroup       = 1024    // jobs
-	maxGroupWeight = 8 << 20 // by Job.Weight
+	MaxGroup  = 1024    // jobs
+	maxWeight = 8 << 20 // by Job.Weight
 )
 
-// A commit of deferrable jobs alone waits for another job for up to deferral, but not with maxDeferred of them:
+// A commit of deferrable jobs alone waits for another job for up to Deferral, but not with MaxDeferred of them:
 // then a commit of their own costs little for each.
 const (
-	deferral    = time.Millisecond
-	maxDeferred = 64
+	Deferral    = time.Millisecond
+	MaxDeferred = 64
 )
 
 // Job is an item of the queue: a batch, other work of the store that is committed with batches, or a function that runs
@@ -239,9 +239,9 @@ func (q *Queue[W]) take(now bool) []*Job[W] {
 	return jobs
 }
 
-// awaitUrgent lets a few deferrable jobs wait for another job, up to deferral.
+// awaitUrgent lets a few deferrable jobs wait for another job, up to Deferral.
 func (q *Queue[W]) awaitUrgent() {
-	over := time.NewTimer(deferral)
+	over := time.NewTimer(Deferral)
 	defer over.Stop()
 	for q.defers() {
 		select {
@@ -260,7 +260,7 @@ func (q *Queue[W]) defers() bool {
 }
 
 func (q *Queue[W]) defersLocked() bool {
-	return q.urgent == 0 && len(q.jobs) > 0 && len(q.jobs) < maxDeferred
+	return q.urgent == 0 && len(q.jobs) > 0 && len(q.jobs) < MaxDeferred
 }
 
 // Group returns how many of the first jobs fit into one commit: at least 1. A job for which alone returns true has a commit
@@ -270,8 +270,8 @@ func Group[W Work](jobs []*Job[W], alone func(*Job[W]) bool) int {
 		return 1
 	}
 	n, weight := 1, jobs[0].Weight()
-	for ; n < len(jobs) && n < maxGroup && jobs[n].Control == nil && !alone(jobs[n]); n++ {
-		if weight += jobs[n].Weight(); weight > maxGroupWeight {
+	for ; n < len(jobs) && n < MaxGroup && jobs[n].Control == nil && !alone(jobs[n]); n++ {
+		if weight += jobs[n].Weight(); weight > maxWeight {
 			break
 		}
 	}

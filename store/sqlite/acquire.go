@@ -80,7 +80,7 @@ func (s *Store) tryAcquire(ctx context.Context) (driver.Lease, error) {
 	}
 	err := errors.Join(s.state(), ctx.Err())
 	if err == nil && s.Lease().IsHeld() {
-		err = s.committer.control(ctx, func() error { // it may be lost
+		err = s.committer.queue.Control(ctx, func() error { // it may be lost
 			_, err := s.committer.findLoss()
 			return s.explain(err)
 		})
@@ -105,8 +105,8 @@ func (s *Store) tryAcquire(ctx context.Context) (driver.Lease, error) {
 	}
 	var state atomic.Int32
 	result := make(chan error, 1)
-	s.committer.enqueue(&job{
-		control: func() {
+	s.committer.queue.Add(&job{
+		Control: func() {
 			if state.Load() == abandoned {
 				s.committer.refuse(locked)
 				<-s.acquiring
@@ -121,7 +121,7 @@ func (s *Store) tryAcquire(ctx context.Context) (driver.Lease, error) {
 			<-s.acquiring
 			result <- err
 		},
-		done: func(err error) { // after Close
+		Done: func(err error) { // after Close
 			err = errors.Join(err, locked.release())
 			<-s.acquiring
 			result <- err
@@ -149,8 +149,8 @@ func (s *Store) IsExclusive() bool { return s.cfg.exclusive }
 //
 // Errors: ErrBusy; driver.ErrFailed; driver.ErrClosed; the context's error.
 func (s *Store) Release(ctx context.Context, slots driver.SlotSet) error {
-	err := s.committer.control(ctx, func() error {
-		if err := s.committer.failure(); err != nil || !slots.Has(0) {
+	err := s.committer.queue.Control(ctx, func() error {
+		if err := s.committer.queue.Failure(); err != nil || !slots.Has(0) {
 			return err
 		}
 		return s.committer.release()
@@ -202,7 +202,7 @@ func (c *committer) acquire(locked *leaseFile) (err error) {
 	if c.epoch != 0 {
 		return locked.release() // it was acquired meanwhile, which Acquire excludes
 	}
-	if err := c.failure(); err != nil {
+	if err := c.queue.Failure(); err != nil {
 		return errors.Join(err, locked.release())
 	}
 	if locked != nil {
@@ -355,7 +355,7 @@ func (c *committer) endLease() error {
 			if err != nil || m.epoch != c.epoch {
 				return err
 			}
-			if c.failure() != nil { // perhaps of a sync: the end of the lease would be behind what the disk lacks
+			if c.queue.Failure() != nil { // perhaps of a sync: the end of the lease would be behind what the disk lacks
 				if err := c.secureLog(); err != nil {
 					return err
 				}

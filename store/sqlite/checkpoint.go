@@ -103,7 +103,7 @@ const eraseLook = 10 * time.Millisecond
 func (s *Store) Erase(ctx context.Context) error {
 	for range max(1, s.cfg.lockWait/eraseLook) {
 		erased := false
-		err := s.committer.control(ctx, func() (err error) {
+		err := s.committer.queue.Control(ctx, func() (err error) {
 			erased, err = s.committer.erase()
 			return err
 		})
@@ -123,7 +123,7 @@ func (s *Store) Erase(ctx context.Context) error {
 
 // erase tries to empty the log, and reports whether it is empty.
 func (c *committer) erase() (erased bool, err error) {
-	if err := c.failure(); err != nil {
+	if err := c.queue.Failure(); err != nil {
 		return false, err
 	}
 	c.erasing = true

@@ -12,6 +12,8 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/commits"
+	"github.com/surebus/eventbus/internal/storerow"
 )
 
 // claimState is what Claim remembers during a lease.
@@ -290,13 +292,13 @@ func (f *finder) parked() (found []candidate, err error) {
 // due returns the records that are due, and sets nextDue. A record without a due time is due.
 func (f *finder) due() (found []candidate, err error) {
 	const from = "FROM eventbus_record INDEXED BY record_due WHERE " + whereDue + " AND "
-	now := timeBound(f.q.Now)
+	now := storerow.TimeBound(f.q.Now)
 	err = f.eachOwner(from, nil, func(owner int64) error {
 		add := func(stmt *sqlite3.Stmt) error {
 			c := candidate{ref: stmt.ColumnInt64(1), owner: owner}
 			var err error
 			if text := stmt.ColumnText(0); text != "" {
-				c.due, err = parseTime(text)
+				c.due, err = storerow.ParseTime(text)
 			}
 			found = append(found, c)
 			return err
@@ -309,7 +311,7 @@ func (f *finder) due() (found []candidate, err error) {
 			return err
 		}
 		return query(f.c, columns+"due > ? ORDER BY due LIMIT 1", func(stmt *sqlite3.Stmt) error {
-			next, err := parseTime(stmt.ColumnText(0))
+			next, err := storerow.ParseTime(stmt.ColumnText(0))
 			if f.nextDue.IsZero() || next.Before(f.nextDue) {
 				f.nextDue = next
 			}
@@ -325,6 +327,9 @@ func (f *finder) event() (found []candidate, err error) {
 	return found, err
 }
 
+// Weight estimates what the request writes. See commits.Work.
+func (r *leaseRequest) Weight() int { return len(r.records) * commits.RowWeight }
+
 // leaseRequest is a job of the committer: to lease free records.
 type leaseRequest struct {
 	state   *claimState
@@ -338,7 +343,7 @@ var errOtherLease = fmt.Errorf("%w: it has ended meanwhile", driver.ErrNoLease)
 // caller without the records could not release them.
 func (s *Store) leaseRecords(request *leaseRequest) error {
 	result := make(chan error, 1)
-	s.committer.enqueue(&job{lease: request, done: func(err error) { result <- err }})
+	s.committer.queue.Add(&job{Work: request, Done: func(err error) { result <- err }})
 	return <-result
 }
 

@@ -9,10 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/commits"
 )
 
-// commits returns the number of commits so far.
-func commits(t *testing.T, s *Store) (n int64) {
+// committed returns the number of commits so far.
+func committed(t *testing.T, s *Store) (n int64) {
 	t.Helper()
 	inside(t, s, func(c *committer) error {
 		n = c.meta.commits
@@ -21,17 +22,17 @@ func commits(t *testing.T, s *Store) (n int64) {
 	return n
 }
 
-// deferred submits the deletion of a record in a deferrable batch. committed is when it was committed.
-func deferred(t *testing.T, s *Store, r *driver.Record) (committed <-chan time.Time) {
+// deferred submits the deletion of a record in a deferrable batch. at is when it was committed.
+func deferred(t *testing.T, s *Store, r *driver.Record) (at <-chan time.Time) {
 	t.Helper()
-	at := make(chan time.Time, 1)
+	done := make(chan time.Time, 1)
 	s.Submit(&driver.Batch{Now: t0, Epoch: s.Lease().Epoch, Delete: []driver.Ref{r.Ref}, Deferrable: true}, func(err error) {
 		if err != nil {
 			t.Error(err)
 		}
-		at <- time.Now()
+		done <- time.Now()
 	})
-	return at
+	return done
 }
 
 func TestD7_ADeferrableBatchSharesTheNextCommit(t *testing.T) {
@@ -41,17 +42,17 @@ func TestD7_ADeferrableBatchSharesTheNextCommit(t *testing.T) {
 		defer closeStore(t, s)
 		first, second := ready(""), ready("")
 		accept(t, s, first)
-		before := commits(t, s)
+		before := committed(t, s)
 
 		began := time.Now()
 		settled := deferred(t, s, first)
 		synctest.Wait() // the committer defers it
 		accept(t, s, second)
 		require.Equal(t, began, <-settled, "the next batch ends the deferral")
-		require.Equal(t, before+1, commits(t, s))
+		require.Equal(t, before+1, committed(t, s))
 
 		settled = deferred(t, s, second)
-		require.Equal(t, began.Add(deferral), <-settled, "alone, it waits for the deferral only")
+		require.Equal(t, began.Add(commits.Deferral), <-settled, "alone, it waits for the deferral only")
 	})
 }
 
@@ -60,7 +61,7 @@ func TestD7_ManyDeferrableBatchesDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openAt(t, path)
 		defer closeStore(t, s)
-		records := make([]*driver.Record, maxDeferred)
+		records := make([]*driver.Record, commits.MaxDeferred)
 		for i := range records {
 			records[i] = ready("")
 		}

@@ -317,7 +317,7 @@ func (c *crashChild) cancelEvent(ctx context.Context, e scheduledEvent) {
 // fault makes the store fail: its next commit does.
 func (c *crashChild) fault() {
 	report("F")
-	err := c.store.committer.control(context.Background(), func() error {
+	err := c.store.committer.queue.Control(context.Background(), func() error {
 		c.store.committer.broken = errors.New("of the test")
 		return nil
 	})

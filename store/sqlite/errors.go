@@ -130,14 +130,6 @@ type queryError struct{ err error }
 func (e *queryError) Error() string { return e.err.Error() }
 func (e *queryError) Unwrap() error { return e.err }
 
-// failed returns the error of a store that has failed.
-func failed(cause error) error {
-	if errors.Is(cause, driver.ErrFailed) {
-		return cause
-	}
-	return fmt.Errorf("%w: %w", driver.ErrFailed, cause)
-}
-
 // explain adds the error of this package to an error of SQLite.
 func (s *Store) explain(err error) error {
 	if err == nil {

@@ -135,7 +135,7 @@ func flipMiddleOfLog(t *testing.T, s *Store) {
 	}
 	inside(t, s, func(c *committer) error {
 		flipMiddle(t, s.path+"-wal")
-		_ = c.fail(os.ErrInvalid)
+		_ = c.queue.Fail(os.ErrInvalid)
 		return nil
 	})
 }

@@ -168,7 +168,7 @@ func TestFailedSync_TheEndOfTheLeaseIsSecured(t *testing.T) {
 	synced := 0
 	setSyncLog(t, func(f *os.File) error { synced++; return f.Sync() })
 	inside(t, s, func(c *committer) error {
-		_ = c.fail(sqlite3.ResultIOErrFsync.ToError())
+		_ = c.queue.Fail(sqlite3.ResultIOErrFsync.ToError())
 		return nil
 	})
 	_ = s.Close(t.Context())
@@ -186,7 +186,7 @@ func TestFailedSync_TheLastReaderLeavesTheLog(t *testing.T) {
 	_, err := queryInt(r.conn, "SELECT count(*) FROM sqlite_master")
 	require.NoError(t, err)
 	inside(t, s, func(c *committer) error {
-		_ = c.fail(sqlite3.ResultIOErrFsync.ToError())
+		_ = c.queue.Fail(sqlite3.ResultIOErrFsync.ToError())
 		return nil
 	})
 	_ = s.Close(t.Context())

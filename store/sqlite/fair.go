@@ -75,7 +75,7 @@ func (c *committer) noteForeign() (found bool, err error) {
 // leaveGap leaves a gap before the next commit, if one is due.
 func (c *committer) leaveGap() {
 	gap := c.fair.due()
-	if gap == 0 || c.state() != nil {
+	if gap == 0 || c.queue.State() != nil {
 		return
 	}
 	c.fair.left++
@@ -90,10 +90,4 @@ func (c *committer) leaveGap() {
 	if gap == longGap {
 		c.fair.long = c.fair.short
 	}
-}
-
-func (c *committer) hasJobs() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.queue) > 0
 }

@@ -37,7 +37,7 @@ func (s *service) commit() { s.exec("INSERT INTO booking DEFAULT VALUES") }
 func gapBefore(t *testing.T, s *Store, busy time.Duration, free func()) (gap time.Duration) {
 	t.Helper()
 	busyUntil := make(chan time.Time, 1)
-	s.committer.enqueue(&job{control: func() {
+	s.committer.queue.Add(&job{Control: func() {
 		time.Sleep(busy) // as a commit does
 		busyUntil <- time.Now()
 	}})

@@ -115,7 +115,7 @@ func (c *committer) look() error {
 
 // lookIdle makes a store fail whose files have moved while nothing is submitted, and notes the loss of the lease.
 func (c *committer) lookIdle() {
-	if c.failure() != nil {
+	if c.queue.Failure() != nil {
 		return
 	}
 	err := c.look()
@@ -123,7 +123,7 @@ func (c *committer) lookIdle() {
 		_, err = c.findLoss()
 	}
 	if err != nil {
-		_ = c.fail(c.store.explain(err))
+		_ = c.queue.Fail(c.store.explain(err))
 		c.store.cfg.logger.Error("store failed", zap.String("path", c.store.path), zap.Error(err))
 	}
 }

@@ -79,7 +79,7 @@ func TestVanished_NothingIsLostAtTheEnd(t *testing.T) {
 			}
 			require.NoError(t, os.Remove(path+"-wal"))
 			if end == "Reopen" {
-				inside(t, s, func(c *committer) error { _ = c.fail(os.ErrInvalid); return nil })
+				inside(t, s, func(c *committer) error { _ = c.queue.Fail(os.ErrInvalid); return nil })
 				require.NoError(t, s.Reopen(t.Context()))
 				closeStore(t, s)
 			} else {

@@ -64,13 +64,13 @@ func closeStore(t testing.TB, s *Store) {
 // inside calls f on the committer's goroutine.
 func inside(t testing.TB, s *Store, f func(c *committer) error) {
 	t.Helper()
-	require.NoError(t, s.committer.control(context.Background(), func() error { return f(&s.committer) }))
+	require.NoError(t, s.committer.queue.Control(context.Background(), func() error { return f(&s.committer) }))
 }
 
 // crash ends a store as SIGKILL does: nothing is written, and the kernel releases the lock.
 func crash(t testing.TB, s *Store) {
 	t.Helper()
-	s.watch.close()
+	s.watch.set.Close()
 	inside(t, s, func(c *committer) error {
 		c.killed = true
 		return nil

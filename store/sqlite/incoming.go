@@ -11,6 +11,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/storerow"
 )
 
 const (
@@ -31,12 +32,12 @@ func incomingArgs(in *driver.Incoming) []any {
 	r := in.Record
 	due, given := any(nil), int64(0)
 	if !r.Due.IsZero() {
-		due = timeText(r.Due)
+		due = storerow.TimeText(r.Due)
 	}
 	if in.Given {
 		given = 1
 	}
-	body := appendBody(nil, r)
+	body := storerow.AppendBody(nil, r)
 	text, _ := due.(string)
 	return []any{
 		r.ID[:], int64(r.Slot), int64(r.State), due, body, given, in.Codec,
@@ -68,12 +69,12 @@ func (s *Store) scanIncoming(stmt *sqlite3.Stmt) (*driver.Incoming, error) {
 		return nil, corrupt("the row does not match its checksum")
 	}
 	copy(r.ID[:], event)
-	if err := decodeBody(body, r); err != nil {
+	if err := storerow.DecodeBody(body, r); err != nil {
 		return nil, corrupt(err.Error())
 	}
 	if due != "" {
 		var err error
-		if r.Due, err = parseTime(due); err != nil {
+		if r.Due, err = storerow.ParseTime(due); err != nil {
 			return nil, corrupt(err.Error())
 		}
 	}

@@ -61,7 +61,7 @@ func TestS6_ALostLeaseMakesAStandby(t *testing.T) {
 			leave(t, s)
 		},
 		"reopen": func(t *testing.T, s *Store, _ driver.Lease, _ *driver.Record) {
-			inside(t, s, func(c *committer) error { _ = c.fail(os.ErrInvalid); return nil })
+			inside(t, s, func(c *committer) error { _ = c.queue.Fail(os.ErrInvalid); return nil })
 			require.NoError(t, s.Reopen(t.Context()))
 		},
 	} {
@@ -145,7 +145,7 @@ func TestS6_AnIdleStoreNoticesTheLossOfItsLease(t *testing.T) {
 	require.True(t, s.Lease().IsHeld(), "it has not looked")
 	watched(t, s)
 	require.Eventually(t, func() bool { return !s.Lease().IsHeld() }, 20*time.Second, time.Millisecond)
-	require.NoError(t, s.committer.state())
+	require.NoError(t, s.committer.queue.State())
 }
 
 // A store whose lease file was deleted, and whose lease no other store has taken, locks the new file when it reopens.
@@ -169,7 +169,7 @@ func TestS6_AFailedStoreKeepsItsLease(t *testing.T) {
 	path := testPath(t)
 	s, standby := openAt(t, path), openOnly(t, path)
 	fail := func(s *Store) {
-		inside(t, s, func(c *committer) error { _ = c.fail(os.ErrInvalid); return nil })
+		inside(t, s, func(c *committer) error { _ = c.queue.Fail(os.ErrInvalid); return nil })
 		require.ErrorIs(t, s.Release(t.Context(), driver.AllSlots()), driver.ErrFailed)
 		_, err := s.Acquire(t.Context(), driver.AcquireQuery{Wait: true})
 		require.ErrorIs(t, err, driver.ErrFailed)

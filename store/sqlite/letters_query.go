@@ -10,6 +10,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/storerow"
 )
 
 // maxPageBytes bounds the parts of the letters of a page: a page of large letters ends after the first letter beyond.
@@ -49,17 +50,17 @@ func newLetterFilter(q driver.LetterQuery) *letterFilter {
 	}
 	indexed := len(f.where) > 0
 	if !q.PublishedSince.IsZero() {
-		f.add("published >= ?", timeBound(q.PublishedSince))
+		f.add("published >= ?", storerow.TimeBound(q.PublishedSince))
 	}
 	if !q.PublishedUntil.IsZero() {
-		f.add("published <= ?", timeBound(q.PublishedUntil))
+		f.add("published <= ?", storerow.TimeBound(q.PublishedUntil))
 	}
 	f.byTime = len(f.where) == 0 && !(q.Since.IsZero() && q.Until.IsZero())
 	if !q.Since.IsZero() {
-		f.add("died_at >= ?", timeBound(q.Since))
+		f.add("died_at >= ?", storerow.TimeBound(q.Since))
 	}
 	if !q.Until.IsZero() {
-		f.add("died_at <= ?", timeBound(q.Until))
+		f.add("died_at <= ?", storerow.TimeBound(q.Until))
 	}
 	// The planner has no statistics. It would prefer an index with more columns, and read most of the
 	// table for a subscription that has most letters.
@@ -259,7 +260,7 @@ func (f *letterFilter) each(c *sqlite3.Conn, visit func(*driver.Letter) bool) er
 		}
 		l := &driver.Letter{Fingerprint: stmt.ColumnText(1)}
 		stmt.ColumnBytes(0, l.ID[:])
-		if l.DiedAt, err = parseTime(stmt.ColumnText(2)); err != nil {
+		if l.DiedAt, err = storerow.ParseTime(stmt.ColumnText(2)); err != nil {
 			return err
 		}
 		if !visit(l) {

@@ -153,7 +153,7 @@ func TestWALRefused_AFailedOpenChangesNothing(t *testing.T) {
 						accept(t, s, ready(""))
 					}
 					inside(t, s, func(co *committer) error {
-						_ = co.fail(errors.New("of the test"))
+						_ = co.queue.Fail(errors.New("of the test"))
 						return s.disconnect(true)
 					})
 				}
@@ -199,7 +199,7 @@ func TestWALRefused_IsNotAppliedByAStoreThatHasFailed(t *testing.T) {
 			flipMiddle(t, path+"-wal")
 			db, log := read(t, path), read(t, path+"-wal")
 			inside(t, s, func(c *committer) error {
-				_ = c.fail(errors.New("of the test"))
+				_ = c.queue.Fail(errors.New("of the test"))
 				return nil
 			})
 			if end == "Reopen" {

@@ -110,7 +110,7 @@ func open(ctx context.Context, path string, opts []Option) (*Store, error) {
 	s.lease.Store(new(driver.Lease))
 	s.committer.init(s)
 	s.claims, s.reads = newReader(s), newReader(s)
-	s.watch.store = s
+	s.watch.store, s.watch.set.Run = s, s.watch.run
 	if cfg.exclusive {
 		l, err := acquireLease(path)
 		if err != nil {
@@ -265,7 +265,7 @@ func (s *Store) Patience() time.Duration { return max(s.cfg.lockWait, leastPatie
 
 // Submit enqueues a batch. See [driver.Store].
 func (s *Store) Submit(b *driver.Batch, done func(error)) {
-	s.committer.enqueue(&job{batch: b, done: done})
+	s.committer.queue.Add(&job{Batch: b, Done: done})
 }
 
 // Reopen closes the connections and checks the file. It reads the whole file. If the store has the lease, Reopen begins a
@@ -273,7 +273,7 @@ func (s *Store) Submit(b *driver.Batch, done func(error)) {
 //
 // Errors: those of Open. The store has still failed then, and Reopen can be called again.
 func (s *Store) Reopen(ctx context.Context) error {
-	err := s.committer.control(ctx, func() error { return s.reopen(ctx) })
+	err := s.committer.queue.Control(ctx, func() error { return s.reopen(ctx) })
 	if err != nil {
 		return fmt.Errorf("Reopen: %w", err)
 	}
@@ -290,7 +290,7 @@ func (s *Store) reopen(ctx context.Context) error {
 		return err
 	}
 	defer s.reads.give()
-	_ = s.committer.fail(errors.New("sqlite: reopen did not succeed")) // until it does; an earlier failure stays
+	_ = s.committer.queue.Fail(errors.New("sqlite: reopen did not succeed")) // until it does; an earlier failure stays
 	reach("reopen: before")
 	if s.committer.w != nil {
 		_ = s.committer.look() // saves a log that has lost its name; the file is verified below
@@ -316,7 +316,7 @@ func (s *Store) reopen(ctx context.Context) error {
 	if err := s.connect(ctx, reopening); err != nil {
 		return err
 	}
-	s.committer.recover()
+	s.committer.queue.Recover()
 	reach("reopen: after")
 	return nil
 }
@@ -330,9 +330,10 @@ func (s *Store) Close(ctx context.Context) error {
 	s.closeOnce.Do(func() { // without waiting: the context of a second call may end earlier
 		first = true
 		close(s.closing)
-		s.watch.close()
-		s.committer.close(func() {
+		s.watch.set.Close()
+		s.committer.queue.Close(func() {
 			s.closeErr = s.shut()
+			s.committer.stopped = true
 			close(s.closed)
 		})
 	})
@@ -364,11 +365,11 @@ func (s *Store) shut() error {
 	reach("close: before")
 	err := s.committer.endLease()
 	reach("close: lease ended")
-	if err == nil && s.committer.failure() == nil {
+	if err == nil && s.committer.queue.Failure() == nil {
 		err = s.explain(s.committer.checkpoint(truncate))
 	}
 	reach("close: checkpointed")
-	err = errors.Join(err, s.disconnect(err != nil || s.committer.failure() != nil || !s.committer.secured))
+	err = errors.Join(err, s.disconnect(err != nil || s.committer.queue.Failure() != nil || !s.committer.secured))
 	reach("close: disconnected")
 	err = errors.Join(err, s.unlock())
 	reach("close: released")
@@ -376,7 +377,7 @@ func (s *Store) shut() error {
 }
 
 // state returns the error of a store that has failed or is closed, or nil.
-func (s *Store) state() error { return s.committer.state() }
+func (s *Store) state() error { return s.committer.queue.State() }
 
 // Sleeping times of the store, in real time.
 const (

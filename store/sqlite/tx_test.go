@@ -162,7 +162,7 @@ func TestT1_ErrorsOfTheTransaction(t *testing.T) {
 	require.NoError(t, tx.Rollback())
 
 	tx = beginTx(t, path)
-	inside(t, s, func(c *committer) error { _ = c.fail(os.ErrInvalid); return nil })
+	inside(t, s, func(c *committer) error { _ = c.queue.Fail(os.ErrInvalid); return nil })
 	require.ErrorIs(t, s.SubmitTx(t.Context(), tx, events), driver.ErrFailed)
 	closeStore(t, openOnly(t, testPath(t)))
 	require.NoError(t, tx.Rollback())

@@ -219,7 +219,7 @@ func TestAcquire_AbandonedWhileTheStoreCommits(t *testing.T) {
 	path := testPath(t)
 	s := openOnly(t, path)
 	hold, held := make(chan struct{}), make(chan struct{})
-	s.committer.enqueue(&job{control: func() { close(held); <-hold }})
+	s.committer.queue.Add(&job{Control: func() { close(held); <-hold }})
 	<-held
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

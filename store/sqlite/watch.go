@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,74 +8,24 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/watchers"
 )
 
 // watch looks for commits of others while there are watchers.
 type watch struct {
 	store *Store
+	set   watchers.Set
 	lost  atomic.Int64 // leases that the store has lost
 
-	mu       sync.Mutex // guards the following
-	watchers []*watcher
-	running  bool
-	closed   bool
-	stop     chan struct{} // closed when the last watcher stops
-	own      seen          // what this store has committed
-}
-
-// watcher is a Watch in progress.
-type watcher struct {
-	changed func(driver.Change)
-
-	mu      sync.Mutex // held during a call
-	stopped bool
-}
-
-func (w *watcher) call(c driver.Change) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.stopped {
-		w.changed(c)
-	}
+	mu  sync.Mutex // guards own
+	own seen       // what this store has committed
 }
 
 // Watch calls changed after another store or a transaction of a caller has committed. While there is a watcher, it looks
 // at the version of the file every 10 ms with the lease, so that incoming events are taken in soon, and every 100 ms
 // without it. A look takes about 10 µs: 0.1 % of a core with the lease. It reads the counters only when the version has
 // changed. See [driver.Store].
-func (s *Store) Watch(changed func(driver.Change)) (stop func()) {
-	w := &watcher{changed: changed}
-	s.watch.mu.Lock()
-	s.watch.watchers = append(s.watch.watchers, w)
-	if !s.watch.running && !s.watch.closed {
-		s.watch.running = true
-		s.watch.stop = make(chan struct{})
-		go s.watch.run(s.watch.stop)
-	}
-	s.watch.mu.Unlock()
-	return func() {
-		s.watch.mu.Lock()
-		s.watch.watchers = slices.DeleteFunc(s.watch.watchers, func(other *watcher) bool { return other == w })
-		if len(s.watch.watchers) == 0 && s.watch.running {
-			s.watch.running = false
-			close(s.watch.stop)
-		}
-		s.watch.mu.Unlock()
-		w.mu.Lock()
-		w.stopped = true
-		w.mu.Unlock()
-	}
-}
-
-// close ends the polling of a store that closes.
-func (w *watch) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed = true; w.running {
-		w.running = false
-		close(w.stop)
-	}
-}
+func (s *Store) Watch(changed func(driver.Change)) (stop func()) { return s.watch.set.Add(changed) }
 
 // seen is what a look at the file has found.
 type seen struct {
@@ -117,7 +66,8 @@ func (w *watch) noteOwn(c driver.Change, left int, sign int64) {
 	w.own.incoming += sign * int64(left)
 }
 
-func (w *watch) run(stop chan struct{}) {
+// run looks until stop is closed.
+func (w *watch) run(stop <-chan struct{}) {
 	// The first look is a change: another process may have committed since Watch was called.
 	var was seen
 	var looked time.Time
@@ -141,8 +91,8 @@ func (w *watch) run(stop chan struct{}) {
 		}
 		now, readable := w.look(was, &at, files)
 		// A store that fails while it is idle is a change too: the watchers find out that it has failed.
-		if failed := w.store.committer.failure() != nil; failed != broken {
-			if broken = failed; failed && !w.call(stop, driver.AnyChange) {
+		if failed := w.store.committer.queue.Failure() != nil; failed != broken {
+			if broken = failed; failed && !w.set.Call(stop, driver.AnyChange) {
 				return
 			}
 		}
@@ -155,25 +105,10 @@ func (w *watch) run(stop chan struct{}) {
 			changed, ok = driver.AnyChange, true
 		}
 		was = now
-		if changed != 0 && !w.call(stop, changed) {
+		if changed != 0 && !w.set.Call(stop, changed) {
 			return
 		}
 	}
-}
-
-func (w *watch) call(stop chan struct{}, c driver.Change) (goOn bool) {
-	w.mu.Lock()
-	watchers := slices.Clone(w.watchers)
-	w.mu.Unlock()
-	for _, one := range watchers {
-		select {
-		case <-stop:
-			return false
-		default:
-			one.call(c)
-		}
-	}
-	return true
 }
 
 // version is the version of the file as a connection sees it.
@@ -189,7 +124,7 @@ func (w *watch) look(was seen, at *version, files bool) (now seen, ok bool) {
 	now = was
 	err := r.read(r.ctx, func(c *sqlite3.Conn) error {
 		if files && w.store.moved() != "" {
-			w.store.committer.enqueue(&job{control: w.store.committer.lookIdle})
+			w.store.committer.queue.Add(&job{Control: w.store.committer.lookIdle})
 		}
 		number, err := queryInt(c, "PRAGMA data_version")
 		latest := version{c, number}
@@ -201,7 +136,7 @@ func (w *watch) look(was seen, at *version, files bool) (now seen, ok bool) {
 			return err
 		}
 		if epoch := w.store.Lease().Epoch; epoch != 0 && m.epoch > epoch {
-			w.store.committer.enqueue(&job{control: w.store.committer.lookIdle})
+			w.store.committer.queue.Add(&job{Control: w.store.committer.lookIdle})
 		}
 		if now, err = w.count(c); err == nil {
 			*at = latest
