@@ -98,6 +98,7 @@ var allowedImports = map[string][]string{
 	"internal/circuit": {
 		"github.com/sony/gobreaker/v2", modulePath + "/internal/timeline", modulePath + "/internal/window",
 	},
+	"internal/commits":     {modulePath + "/driver"},
 	"internal/convert":     {},
 	"internal/deadline":    {},
 	"internal/dedupe":      {},
@@ -117,6 +118,8 @@ var allowedImports = map[string][]string{
 	"internal/line":        {},
 	"internal/linediff":    {},
 	"internal/names":       {modulePath + "/internal/texts"},
+	"internal/storerow":    {modulePath + "/driver"},
+	"internal/watchers":    {modulePath + "/driver"},
 	"internal/pace":        {modulePath + "/internal/timeline"},
 	"internal/pool":        {},
 	"internal/recent":      {},

@@ -51,11 +51,11 @@ func TestVerify_FindsDamage(t *testing.T) {
 		"UPDATE ~.instance SET ready = 7 WHERE id <> 0":                      "the books do not balance",
 		"UPDATE ~.instance SET next_ref = 1; UPDATE ~.slot SET next_ref = 1": "the next one would be 1",
 	} {
+		restore := ""
 		for _, table := range []string{"instance", "slot", "meta", "record", "letter", "incoming", "request", "dedupe", "history", "directive", "catalog", "audit"} {
-			exec(t, damaged, "TRUNCATE ~."+table)
-			exec(t, damaged, "INSERT INTO ~."+table+" OVERRIDING SYSTEM VALUE SELECT * FROM "+s.sql("~."+table))
+			restore += "TRUNCATE ~." + table + "; INSERT INTO ~." + table + " OVERRIDING SYSTEM VALUE SELECT * FROM " + s.sql("~."+table) + ";"
 		}
-		exec(t, damaged, damage)
+		exec(t, damaged, restore+damage)
 		report, err := damaged.Verify(t.Context(), nil)
 		require.NoError(t, err, damage)
 		require.False(t, report.IsSound(), damage)
