@@ -1,3 +1,5 @@
+//go:build unix
+
 package postgres_test
 
 import (
@@ -13,7 +15,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	_ "github.com/jackc/pgx/v5/stdlib"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -109,8 +110,9 @@ func TestS6_OutagesOfTheServerAreADelay(t *testing.T) {
 	for range publishers {
 		all.Go(func() {
 			for n := int(next.Add(1)); n <= events; n = int(next.Add(1)) {
-				_, err := bus.Publish(context.Background(), "order.placed", n)
-				assert.NoError(t, err)
+				if _, err := bus.Publish(context.Background(), "order.placed", n); err != nil {
+					t.Error(err)
+				}
 				accepted.Add(1)
 			}
 		})

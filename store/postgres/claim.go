@@ -8,8 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/commits"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // claim is a Claim in progress. The committer reads the records and leases them: nobody else writes records, so they do not
@@ -21,8 +20,8 @@ type claim struct {
 	owners  []int64 // of claimed.Records
 }
 
-// Weight estimates what the claim writes. See commits.Work.
-func (r *claim) Weight() int { return r.q.Limit * commits.RowWeight }
+// Weight estimates what the claim writes. See storekit.Work.
+func (r *claim) Weight() int { return r.q.Limit * storekit.RowWeight }
 
 // Claim leases free records. See [driver.Store].
 //
@@ -65,7 +64,7 @@ func scanRecord(rows pgx.Rows) (r *driver.Record, owner int64, err error) {
 	corrupt := func(detail string) error {
 		return &CorruptError{Table: "record", Row: fmt.Sprint(ref), Detail: detail}
 	}
-	if err := storerow.DecodeBody(body, r); err != nil {
+	if err := storekit.DecodeBody(body, r); err != nil {
 		return nil, 0, corrupt(err.Error())
 	}
 	if r.Due, err = parseDue(due); err != nil {
@@ -92,7 +91,7 @@ func (r *claim) read(ctx context.Context, s *Store, db querier, epoch int64) err
 		args = append(args, -epoch)
 	case driver.ClaimDue:
 		where, order = whereDue+" AND (due IS NULL OR due <= $2)", "due NULLS FIRST, ref"
-		args = append(args, storerow.TimeBound(r.q.Now))
+		args = append(args, storekit.TimeBound(r.q.Now))
 	case driver.ClaimParked:
 		doors := make([][]byte, len(r.q.Doors))
 		for i, d := range r.q.Doors {
@@ -120,7 +119,7 @@ func (r *claim) read(ctx context.Context, s *Store, db querier, epoch int64) err
 		return err
 	}
 	var next *string
-	if err := db.QueryRow(ctx, s.sql("SELECT min(due) FROM ~.record WHERE "+whereDue+" AND due > $1"), storerow.TimeBound(r.q.Now)).Scan(&next); err != nil {
+	if err := db.QueryRow(ctx, s.sql("SELECT min(due) FROM ~.record WHERE "+whereDue+" AND due > $1"), storekit.TimeBound(r.q.Now)).Scan(&next); err != nil {
 		return err
 	}
 	r.claimed.NextDue, err = parseDue(next)

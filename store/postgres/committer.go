@@ -11,10 +11,10 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/commits"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
-type job = commits.Job[*claim]
+type job = storekit.Job[*claim]
 
 // beatInterval is the time between two renewals of the lease, while nothing is committed. The server notices within it that
 // the connection is lost, and the store connects again before a standby takes it for dead.
@@ -28,7 +28,7 @@ const beatInterval = 500 * time.Millisecond
 // a commit in progress, and voids one that has not begun: the fence of that one compares tries.
 type committer struct {
 	store *Store
-	queue *commits.Queue[*claim]
+	queue *storekit.Queue[*claim]
 
 	// Only the committer's goroutine uses the following, and Open before it starts.
 	conn    *pgx.Conn // nil or closed while the server is not reached
@@ -64,16 +64,15 @@ type about struct {
 
 // faults are those that tests inject.
 type faults struct {
-	fail   error                // of the next commit
-	deny   bool                 // the wish Leased of the next commit
-	killed bool                 // Close does not end the lease
-	lose   func() (reply bool)  // whether the answer to a commit is lost
-	at     func(statement bool) // called before a plan is sent, and after its answer
+	fail   error               // of the next commit
+	deny   bool                // the wish Leased of the next commit
+	killed bool                // Close does not end the lease
+	lose   func() (reply bool) // whether the answer to a commit is lost
 }
 
 func (c *committer) init(s *Store, conn *pgx.Conn) {
 	c.store, c.conn = s, conn
-	c.queue = commits.New[*claim](s.closed)
+	c.queue = storekit.NewQueue[*claim](s.closed)
 	c.leased = make(map[driver.Ref]held)
 }
 
@@ -83,7 +82,7 @@ func (c *committer) loop() {
 	defer beat.Stop()
 	for !c.stopped {
 		for jobs := c.queue.Take(); len(jobs) > 0; {
-			n := commits.Group(jobs, isAlone)
+			n := storekit.Group(jobs, isAlone)
 			if jobs[0].Control != nil {
 				jobs[0].Control()
 			} else {
@@ -193,7 +192,7 @@ func (c *committer) run(group []*job, outcomes []error, release bool) error {
 			p.undo()
 			return &CorruptError{Table: "record", Row: fmt.Sprint(p.refs()), Detail: err.Error()}
 		}
-		if err != nil && state != stateFenced && !isTransient(err) {
+		if state != stateFenced && !isTransient(err) {
 			p.undo()
 			return explain(err)
 		}

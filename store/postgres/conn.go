@@ -131,7 +131,8 @@ func (s *source) openPool(ctx context.Context) (*pgxpool.Pool, error) {
 	c := s.config.Copy()
 	c.MinConns, c.MinIdleConns, c.MaxConns = 0, 0, maxReaders
 	c.MaxConnIdleTime = time.Minute
-	c.AfterConnect, c.BeforeAcquire, c.PrepareConn, c.AfterRelease = nil, nil, nil, nil
+	c.AfterConnect, c.PrepareConn, c.AfterRelease = nil, nil, nil
+	c.BeforeAcquire = nil //nolint:staticcheck // the user's pool may have one
 	return pgxpool.NewWithConfig(ctx, c)
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // facts is what the database has, as far as the batches of a group depend on it, and numbers for what they insert. Another
@@ -41,11 +41,10 @@ type scheduledFact struct {
 func (c *committer) read(ctx context.Context, group []*job, again *facts) (*facts, error) {
 	f := new(facts)
 	if len(group) == 1 && group[0].Batch == nil {
-		r := group[0].Work
-		if c.row.epoch == 0 || r.ctx.Err() != nil {
-			return f, nil
+		if r := group[0].Work; c.row.epoch != 0 && r.ctx.Err() == nil {
+			return f, r.read(ctx, c.store, c.conn, c.row.epoch)
 		}
-		return f, r.read(ctx, c.store, c.conn, c.row.epoch)
+		return f, nil // it is refused
 	}
 	b := &pgx.Batch{}
 	for _, j := range group {
@@ -205,7 +204,7 @@ func scanDedupe(rows pgx.Rows) (d driver.Dedupe, err error) {
 		return d, err
 	}
 	d.Scope, d.Key, d.Content = string(scope), string(key), string(content)
-	if d.Expires, err = storerow.ParseTime(expires); err != nil {
+	if d.Expires, err = storekit.ParseTime(expires); err != nil {
 		err = &CorruptError{Table: "dedupe", Row: d.Key, Detail: err.Error()}
 	}
 	return d, err

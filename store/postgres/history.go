@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // SettledOutcome is how a dispatch in the history ended.
@@ -52,7 +52,7 @@ func (s *Store) History(ctx context.Context, id driver.ID) (history []Settled, e
 				settled.Outcome = OutcomeDeadLettered
 			}
 			var err error
-			if settled.At, err = storerow.ParseTime(at); err != nil {
+			if settled.At, err = storekit.ParseTime(at); err != nil {
 				return &CorruptError{Table: "history", Row: id.String(), Detail: err.Error()}
 			}
 			history = append(history, settled)

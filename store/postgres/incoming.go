@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // incomingColumns are the columns of new incoming events, as parameters.
@@ -27,7 +27,7 @@ func newIncomingColumns(n int) *incomingColumns {
 func (c *incomingColumns) add(in *driver.Incoming) {
 	r := in.Record
 	c.events, c.slots, c.states = append(c.events, r.ID), append(c.slots, int16(r.Slot)), append(c.states, int16(r.State))
-	c.dues, c.bodies = append(c.dues, dueText(r.Due)), append(c.bodies, storerow.AppendBody(nil, r))
+	c.dues, c.bodies = append(c.dues, dueText(r.Due)), append(c.bodies, storekit.AppendBody(nil, r))
 	c.givens, c.codecs = append(c.givens, in.Given), append(c.codecs, []byte(in.Codec))
 }
 
@@ -80,7 +80,7 @@ func scanIncoming(rows pgx.Rows) (*driver.Incoming, error) {
 	}
 	in.ID, in.Codec, in.Record = driver.IncomingID(id), string(codec), r
 	r.Slot, r.State = driver.Slot(slot), driver.State(state)
-	err := storerow.DecodeBody(body, r)
+	err := storekit.DecodeBody(body, r)
 	if err == nil {
 		r.Due, err = parseDue(due)
 	}

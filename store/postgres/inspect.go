@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // parseDue returns the time of a column that may be NULL.
@@ -16,7 +16,7 @@ func parseDue(text *string) (time.Time, error) {
 	if text == nil {
 		return time.Time{}, nil
 	}
-	return storerow.ParseTime(*text)
+	return storekit.ParseTime(*text)
 }
 
 // recordPage is the number of records that Records reads at a time.

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 const (
@@ -34,8 +34,8 @@ func scanLetter(rows pgx.Row) (l driver.Letter, err error) {
 	}
 	l.Type, l.Key, l.Subscription = string(eventType), string(key), string(subscription)
 	l.Reason, l.Fingerprint = string(reason), string(fingerprint)
-	if l.Published, err = storerow.ParseTime(published); err == nil {
-		l.DiedAt, err = storerow.ParseTime(died)
+	if l.Published, err = storekit.ParseTime(published); err == nil {
+		l.DiedAt, err = storekit.ParseTime(died)
 	}
 	if err != nil {
 		err = &CorruptError{Table: "letter", Row: l.ID.String(), Detail: err.Error()}
@@ -95,7 +95,7 @@ func newLetterFilter(q driver.LetterQuery) *letterFilter {
 		{"published >= ", q.PublishedSince}, {"published <= ", q.PublishedUntil}, {"died_at >= ", q.Since}, {"died_at <= ", q.Until},
 	} {
 		if !bound.at.IsZero() {
-			f.add(bound.condition, storerow.TimeBound(bound.at))
+			f.add(bound.condition, storekit.TimeBound(bound.at))
 		}
 	}
 	return f
@@ -260,7 +260,7 @@ func (f *letterFilter) compare(rows pgx.Rows) (l *driver.Letter, matches bool, e
 		return l, false, err
 	}
 	l.Fingerprint = string(fingerprint)
-	if l.DiedAt, err = storerow.ParseTime(died); err != nil {
+	if l.DiedAt, err = storekit.ParseTime(died); err != nil {
 		return l, false, &CorruptError{Table: "letter", Row: l.ID.String(), Detail: err.Error()}
 	}
 	if f.q.Type != nil && !f.q.Type(string(eventType)) {
@@ -335,8 +335,8 @@ func (s *Store) countGroups(ctx context.Context, db querier, f *letterFilter) (g
 		}
 		var err error
 		g.Fingerprint = string(fingerprint)
-		if g.First, err = storerow.ParseTime(first); err == nil {
-			g.Last, err = storerow.ParseTime(last)
+		if g.First, err = storekit.ParseTime(first); err == nil {
+			g.Last, err = storekit.ParseTime(last)
 		}
 		if err != nil {
 			return &CorruptError{Table: "letter", Row: g.Newest.String(), Detail: err.Error()}

@@ -1,3 +1,5 @@
+//go:build unix
+
 package postgres
 
 import (
@@ -5,14 +7,18 @@ import (
 	"os"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/surebus/eventbus/store/postgres/postgrestest"
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if err := postgrestest.RemoveShared(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = max(code, 1)
+	for _, err := range []error{postgrestest.RemoveShared(), goleak.Find()} {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
 	}
 	os.Exit(code)
 }

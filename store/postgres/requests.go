@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // Requests returns the requests without an answer. See [driver.Store].
@@ -85,7 +85,7 @@ func (s *Store) Catalogs(ctx context.Context) (catalogs []driver.Catalog, err er
 			}
 			var err error
 			c.Instance = string(instance)
-			if c.Seen, err = storerow.ParseTime(seen); err != nil {
+			if c.Seen, err = storekit.ParseTime(seen); err != nil {
 				return &CorruptError{Table: "catalog", Row: c.Instance, Detail: err.Error()}
 			}
 			catalogs = append(catalogs, c)

@@ -27,7 +27,7 @@ const (
 	whereParked = "kind IN (3, 7)"
 )
 
-// schema1 makes the first version. Names are bytea, because text refuses NUL. Times are texts of internal/storerow, because
+// schema1 makes the first version. Names are bytea, because text refuses NUL. Times are texts of driver/storekit, because
 // timestamptz has microseconds only.
 const schema1 = `
 CREATE TABLE ~.meta (

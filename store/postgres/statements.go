@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // queue adds the statements of the plan. Each sends all rows of its kind as arrays. Rows that stores may compete for are
@@ -87,7 +87,7 @@ func (p *plan) queueIDs(b *pgx.Batch) {
 		}
 		if d := r.remember; d != nil {
 			scopes, keys, contents, events = append(scopes, scope), append(keys, key), append(contents, []byte(d.Content)), append(events, d.Event)
-			expires, aged = append(expires, storerow.TimeText(d.Expires)), append(aged, storerow.TimeBound(r.aged))
+			expires, aged = append(expires, storekit.TimeText(d.Expires)), append(aged, storekit.TimeBound(r.aged))
 		}
 		if r.forgetLast {
 			lastScopes, last = append(lastScopes, scope), append(last, key)
@@ -124,7 +124,7 @@ func (p *plan) queueLetters(b *pgx.Batch) {
 	slices.SortStableFunc(letters, func(x, y *driver.Letter) int { return bytes.Compare(x.ID[:], y.ID[:]) })
 	for i, l := range letters {
 		ids[i], events[i] = l.ID, l.Event
-		published[i], died[i] = storerow.TimeText(l.Published), storerow.TimeText(l.DiedAt)
+		published[i], died[i] = storekit.TimeText(l.Published), storekit.TimeText(l.DiedAt)
 		for k, column := range [][]byte{
 			[]byte(l.Type), []byte(l.Key), []byte(l.Subscription), []byte(l.Reason), []byte(l.Fingerprint), l.Details, l.Failures, l.Payload, l.Original,
 		} {
@@ -200,7 +200,7 @@ func dueText(due time.Time) *string {
 	if due.IsZero() {
 		return nil
 	}
-	text := storerow.TimeText(due)
+	text := storekit.TimeText(due)
 	return &text
 }
 
@@ -221,7 +221,7 @@ func (p *plan) queueInserts(b *pgx.Batch) {
 	positions, events, bodies := make([]int64, n), make([][16]byte, n), make([][]byte, n)
 	for i, x := range p.inserts {
 		l.add(x.ref, x.record, p.ownerOf(x.leased))
-		positions[i], events[i], bodies[i] = x.position, x.record.ID, storerow.AppendBody(nil, x.record)
+		positions[i], events[i], bodies[i] = x.position, x.record.ID, storekit.AppendBody(nil, x.record)
 	}
 	const sql = `INSERT INTO ~.record (ref, position, owner, event, kind, suspect, due, door, progress, body)
 		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::uuid[], $5::smallint[], $6::boolean[], $7::text[], $8::bytea[], $9::bytea[], $10::bytea[])`
@@ -254,7 +254,7 @@ func (p *plan) queueDeletes(b *pgx.Batch) {
 	}
 	refs, events, types, keys, dead, at := make([]int64, n), make([][16]byte, n), make([][]byte, n), make([][]byte, n), make([]bool, n), make([]string, n)
 	for i, s := range p.settled {
-		refs[i], events[i], types[i], keys[i], dead[i], at[i] = int64(s.ref), s.of.event, []byte(s.of.eventType), []byte(s.of.key), s.dead, storerow.TimeBound(s.at)
+		refs[i], events[i], types[i], keys[i], dead[i], at[i] = int64(s.ref), s.of.event, []byte(s.of.eventType), []byte(s.of.key), s.dead, storekit.TimeBound(s.at)
 	}
 	const sql = `INSERT INTO ~.history (ref, event, type, key, dead, settled_at)
 		SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::bytea[], $4::bytea[], $5::boolean[], $6::text[]) ON CONFLICT (ref) DO NOTHING`
@@ -275,7 +275,7 @@ func (p *plan) queueRequests(b *pgx.Batch) {
 	if n := len(p.answers); n > 0 {
 		ids, bodies, at := make([]int64, n), make([][]byte, n), make([]string, n)
 		for i, a := range p.answers {
-			ids[i], bodies[i], at[i] = int64(a.id), a.body, storerow.TimeBound(a.at)
+			ids[i], bodies[i], at[i] = int64(a.id), a.body, storekit.TimeBound(a.at)
 		}
 		const sql = `UPDATE ~.request r SET answer = n.answer, answered = n.answered
 			FROM unnest($1::bigint[], $2::bytea[], $3::text[]) AS n(id, answer, answered) WHERE r.id = n.id AND r.answer IS NULL`
@@ -303,7 +303,7 @@ func (p *plan) queueRest(b *pgx.Batch) {
 		if c.body != nil {
 			const sql = `INSERT INTO ~.catalog (instance, seen, body) VALUES ($1, $2, $3)
 				ON CONFLICT (instance) DO UPDATE SET seen = excluded.seen, body = excluded.body`
-			b.Queue(p.c.store.sql(sql), []byte(instance), storerow.TimeBound(c.seen), c.body)
+			b.Queue(p.c.store.sql(sql), []byte(instance), storekit.TimeBound(c.seen), c.body)
 		}
 	}
 }

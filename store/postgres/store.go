@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/watchers"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // Store is a store in a schema of a Postgres server. Its methods are safe for concurrent use. See [driver.Store] for what
@@ -29,7 +29,7 @@ type Store struct {
 	identity     string // of the data
 	began        time.Time
 	committer    committer
-	watching     watchers.Set
+	watching     storekit.Watchers
 	own          ownEvents // of SubmitTx
 
 	lease     atomic.Pointer[driver.Lease] // written by the committer; never nil

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // VerifyReport is what Verify has found.
@@ -278,7 +278,7 @@ func (v *verification) timed(rows pgx.Rows) error {
 	if err := rows.Scan(&table, &key, &at); err != nil {
 		return err
 	}
-	if _, err := storerow.ParseTime(at); err != nil {
+	if _, err := storekit.ParseTime(at); err != nil {
 		return &CorruptError{Table: table, Row: key, Detail: err.Error()}
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // transaction is a commit in progress. Each batch is checked before it is applied, so a refused one
@@ -135,7 +135,7 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 	}
 	for _, d := range b.Remember {
 		const sql = "INSERT OR REPLACE INTO eventbus_dedupe (scope, key, event, content, expires) VALUES (?, ?, ?, ?, ?)"
-		if _, err := tx.w.exec(sql, d.Scope, d.Key, d.Event[:], d.Content, storerow.TimeText(d.Expires)); err != nil {
+		if _, err := tx.w.exec(sql, d.Scope, d.Key, d.Event[:], d.Content, storekit.TimeText(d.Expires)); err != nil {
 			return nil, err
 		}
 		reach("batch: remembered")
@@ -263,7 +263,7 @@ func (tx *transaction) known(b *driver.Batch, i int) (*driver.Dedupe, error) {
 	err := tx.one("SELECT event, content, expires FROM eventbus_dedupe WHERE scope = ? AND key = ?", func(stmt *sqlite3.Stmt) error {
 		k := &driver.Dedupe{Scope: d.Scope, Key: d.Key, Content: stmt.ColumnText(1)}
 		stmt.ColumnBytes(0, k.Event[:])
-		expires, err := storerow.ParseTime(stmt.ColumnText(2))
+		expires, err := storekit.ParseTime(stmt.ColumnText(2))
 		if err != nil {
 			return &CorruptError{Path: tx.store.path, Table: "eventbus_dedupe", Row: d.Key, Detail: err.Error()}
 		}
@@ -440,7 +440,7 @@ func (tx *transaction) prune() error {
 		return nil
 	}
 	const sql = "DELETE FROM eventbus_dedupe WHERE (scope, key) IN (SELECT scope, key FROM eventbus_dedupe WHERE expires <= ? ORDER BY expires LIMIT ?)"
-	n, err := tx.w.exec(sql, storerow.TimeText(tx.now.Add(-time.Hour)), some)
+	n, err := tx.w.exec(sql, storekit.TimeText(tx.now.Add(-time.Hour)), some)
 	done := n < some
 	if err == nil && tx.store.cfg.history > 0 {
 		none, failed := tx.pruneHistory()
@@ -467,7 +467,7 @@ func (tx *transaction) catalog(b *driver.Batch) error {
 	tx.bytes += len(c.Body)
 	const sql = `INSERT INTO eventbus_catalog (instance, seen, body, crc) VALUES (?, ?, ?, ?)
 		ON CONFLICT (instance) DO UPDATE SET seen = excluded.seen, body = excluded.body, crc = excluded.crc`
-	_, err := tx.w.exec(sql, c.Instance, storerow.TimeText(b.Now), c.Body, checksum(c.Body))
+	_, err := tx.w.exec(sql, c.Instance, storekit.TimeText(b.Now), c.Body, checksum(c.Body))
 	return err
 }
 

@@ -12,8 +12,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/commits"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // claimState is what Claim remembers during a lease.
@@ -292,13 +291,13 @@ func (f *finder) parked() (found []candidate, err error) {
 // due returns the records that are due, and sets nextDue. A record without a due time is due.
 func (f *finder) due() (found []candidate, err error) {
 	const from = "FROM eventbus_record INDEXED BY record_due WHERE " + whereDue + " AND "
-	now := storerow.TimeBound(f.q.Now)
+	now := storekit.TimeBound(f.q.Now)
 	err = f.eachOwner(from, nil, func(owner int64) error {
 		add := func(stmt *sqlite3.Stmt) error {
 			c := candidate{ref: stmt.ColumnInt64(1), owner: owner}
 			var err error
 			if text := stmt.ColumnText(0); text != "" {
-				c.due, err = storerow.ParseTime(text)
+				c.due, err = storekit.ParseTime(text)
 			}
 			found = append(found, c)
 			return err
@@ -311,7 +310,7 @@ func (f *finder) due() (found []candidate, err error) {
 			return err
 		}
 		return query(f.c, columns+"due > ? ORDER BY due LIMIT 1", func(stmt *sqlite3.Stmt) error {
-			next, err := storerow.ParseTime(stmt.ColumnText(0))
+			next, err := storekit.ParseTime(stmt.ColumnText(0))
 			if f.nextDue.IsZero() || next.Before(f.nextDue) {
 				f.nextDue = next
 			}
@@ -327,8 +326,8 @@ func (f *finder) event() (found []candidate, err error) {
 	return found, err
 }
 
-// Weight estimates what the request writes. See commits.Work.
-func (r *leaseRequest) Weight() int { return len(r.records) * commits.RowWeight }
+// Weight estimates what the request writes. See storekit.Work.
+func (r *leaseRequest) Weight() int { return len(r.records) * storekit.RowWeight }
 
 // leaseRequest is a job of the committer: to lease free records.
 type leaseRequest struct {

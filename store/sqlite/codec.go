@@ -8,7 +8,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -34,7 +34,7 @@ type live struct {
 func encodeLive(r *driver.Record) live {
 	l := live{door: r.Door, progress: r.Progress}
 	if !r.Due.IsZero() {
-		l.due = storerow.TimeText(r.Due)
+		l.due = storekit.TimeText(r.Due)
 	}
 	l.crc = liveCRC(r.State, l.due, l.door, l.progress)
 	return l
@@ -96,11 +96,11 @@ func (s *Store) scanRecord(stmt *sqlite3.Stmt) (r *driver.Record, owner int64, e
 		return nil, 0, corrupt("the row does not match its checksum")
 	}
 	copy(r.ID[:], event)
-	if err := storerow.DecodeBody(body, r); err != nil {
+	if err := storekit.DecodeBody(body, r); err != nil {
 		return nil, 0, corrupt(err.Error())
 	}
 	if due != "" {
-		if r.Due, err = storerow.ParseTime(due); err != nil {
+		if r.Due, err = storekit.ParseTime(due); err != nil {
 			return nil, 0, corrupt(err.Error())
 		}
 	}

@@ -12,18 +12,18 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/commits"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // job is an item of the committer's queue. Its Work is a Claim's.
-type job = commits.Job[*leaseRequest]
+type job = storekit.Job[*leaseRequest]
 
 // committer applies the batches. Its goroutine takes everything that gathered during the last commit
 // and applies it in one transaction.
 type committer struct {
 	store *Store
 
-	queue *commits.Queue[*leaseRequest]
+	queue *storekit.Queue[*leaseRequest]
 
 	waits atomic.Int64 // since when the write lock is waited for in vain, in nanoseconds; 0: it was not held, or nothing waits
 
@@ -52,7 +52,7 @@ type crashedLease struct{ suspects bool }
 
 func (c *committer) init(s *Store) {
 	c.store = s
-	c.queue = commits.New[*leaseRequest](s.closed)
+	c.queue = storekit.NewQueue[*leaseRequest](s.closed)
 	c.tx.committer = c
 }
 
@@ -66,7 +66,7 @@ func (c *committer) reportFailure(cause error) error {
 func (c *committer) run() {
 	for !c.stopped {
 		for jobs := c.next(); len(jobs) > 0; {
-			n := commits.Group(jobs, isAlone)
+			n := storekit.Group(jobs, isAlone)
 			if jobs[0].Control != nil {
 				jobs[0].Control()
 			} else {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/commits"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // committed returns the number of commits so far.
@@ -52,7 +52,7 @@ func TestD7_ADeferrableBatchSharesTheNextCommit(t *testing.T) {
 		require.Equal(t, before+1, committed(t, s))
 
 		settled = deferred(t, s, second)
-		require.Equal(t, began.Add(commits.Deferral), <-settled, "alone, it waits for the deferral only")
+		require.Equal(t, began.Add(storekit.Deferral), <-settled, "alone, it waits for the deferral only")
 	})
 }
 
@@ -61,7 +61,7 @@ func TestD7_ManyDeferrableBatchesDoNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openAt(t, path)
 		defer closeStore(t, s)
-		records := make([]*driver.Record, commits.MaxDeferred)
+		records := make([]*driver.Record, storekit.MaxDeferred)
 		for i := range records {
 			records[i] = ready("")
 		}

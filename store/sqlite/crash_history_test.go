@@ -9,7 +9,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // historyRow is a row of the history.
@@ -24,7 +24,7 @@ func historyOf(c *sqlite3.Conn) (rows []historyRow, err error) {
 	err = query(c, sql, func(stmt *sqlite3.Stmt) error {
 		var id driver.ID
 		stmt.ColumnBytes(1, id[:])
-		at, err := storerow.ParseTime(stmt.ColumnText(5))
+		at, err := storekit.ParseTime(stmt.ColumnText(5))
 		rows = append(rows, historyRow{stmt.ColumnInt64(0), id.String(), stmt.ColumnText(2), stmt.ColumnText(3), stmt.ColumnText(4), at})
 		return err
 	})

@@ -11,7 +11,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // Groups groups the letters that match. It reads the samples one by one. See [driver.Store].
@@ -68,10 +68,10 @@ func (f *letterFilter) count(c *sqlite3.Conn) (groups []driver.Group, others dri
 		g := driver.Group{Fingerprint: stmt.ColumnText(0), Count: stmt.ColumnInt(1)}
 		stmt.ColumnBytes(4, g.Newest[:])
 		var err error
-		if g.First, err = storerow.ParseTime(stmt.ColumnText(2)); err != nil {
+		if g.First, err = storekit.ParseTime(stmt.ColumnText(2)); err != nil {
 			return err
 		}
-		if g.Last, err = storerow.ParseTime(stmt.ColumnText(3)); err != nil {
+		if g.Last, err = storekit.ParseTime(stmt.ColumnText(3)); err != nil {
 			return err
 		}
 		if len(groups) < driver.MaxGroups {

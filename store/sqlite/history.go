@@ -8,8 +8,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/commits"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // SettledOutcome is how a dispatch in the history ended.
@@ -59,7 +58,7 @@ func (s *Store) History(ctx context.Context, id driver.ID) (history []Settled, e
 	err = s.reads.read(ctx, func(c *sqlite3.Conn) error {
 		history = nil
 		return query(c, sql, func(stmt *sqlite3.Stmt) error {
-			at, err := storerow.ParseTime(stmt.ColumnText(3))
+			at, err := storekit.ParseTime(stmt.ColumnText(3))
 			history = append(history, Settled{id, stmt.ColumnText(0), stmt.ColumnText(1), SettledOutcome(stmt.ColumnText(2)), at})
 			return err
 		}, id[:])
@@ -94,7 +93,7 @@ func (tx *transaction) addHistory(ref driver.Ref, d deletion) error {
 	r := new(driver.Record)
 	err := tx.one(find, func(stmt *sqlite3.Stmt) error {
 		stmt.ColumnBytes(0, r.ID[:])
-		if err := storerow.DecodeBody(columnBytes(stmt, 1), r); err != nil {
+		if err := storekit.DecodeBody(columnBytes(stmt, 1), r); err != nil {
 			return &CorruptError{Path: tx.store.path, Table: "eventbus_record", Row: fmt.Sprint(int64(ref)), Detail: err.Error()}
 		}
 		return nil
@@ -102,7 +101,7 @@ func (tx *transaction) addHistory(ref driver.Ref, d deletion) error {
 	if err != nil || d.reopens(r.ID) {
 		return err
 	}
-	if _, err := tx.w.exec(insert, int64(ref), r.ID[:], r.Type, r.Key, string(d.outcome(r.ID)), storerow.TimeText(d.batch.Now)); err != nil {
+	if _, err := tx.w.exec(insert, int64(ref), r.ID[:], r.Type, r.Key, string(d.outcome(r.ID)), storekit.TimeText(d.batch.Now)); err != nil {
 		return err
 	}
 	tx.pages += 2
@@ -131,9 +130,9 @@ func (d deletion) outcome(id driver.ID) SettledOutcome {
 
 // pruneHistory removes rows whose retention has ended. It reports whether none is left.
 func (tx *transaction) pruneHistory() (done bool, err error) {
-	const some = 2 * commits.MaxGroup // more than a commit usually adds
+	const some = 2 * storekit.MaxGroup // more than a commit usually adds
 	const sql = "DELETE FROM eventbus_history WHERE ref IN (SELECT ref FROM eventbus_history WHERE settled_at <= ? ORDER BY settled_at LIMIT ?)"
-	n, err := tx.w.exec(sql, storerow.TimeText(tx.now.Add(-tx.store.cfg.history)), some)
+	n, err := tx.w.exec(sql, storekit.TimeText(tx.now.Add(-tx.store.cfg.history)), some)
 	tx.pages += int64(n / 8)
 	reach("history: pruned")
 	return n < some, err

@@ -11,7 +11,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 const (
@@ -32,12 +32,12 @@ func incomingArgs(in *driver.Incoming) []any {
 	r := in.Record
 	due, given := any(nil), int64(0)
 	if !r.Due.IsZero() {
-		due = storerow.TimeText(r.Due)
+		due = storekit.TimeText(r.Due)
 	}
 	if in.Given {
 		given = 1
 	}
-	body := storerow.AppendBody(nil, r)
+	body := storekit.AppendBody(nil, r)
 	text, _ := due.(string)
 	return []any{
 		r.ID[:], int64(r.Slot), int64(r.State), due, body, given, in.Codec,
@@ -69,12 +69,12 @@ func (s *Store) scanIncoming(stmt *sqlite3.Stmt) (*driver.Incoming, error) {
 		return nil, corrupt("the row does not match its checksum")
 	}
 	copy(r.ID[:], event)
-	if err := storerow.DecodeBody(body, r); err != nil {
+	if err := storekit.DecodeBody(body, r); err != nil {
 		return nil, corrupt(err.Error())
 	}
 	if due != "" {
 		var err error
-		if r.Due, err = storerow.ParseTime(due); err != nil {
+		if r.Due, err = storekit.ParseTime(due); err != nil {
 			return nil, corrupt(err.Error())
 		}
 	}

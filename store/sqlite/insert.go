@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // Rows of an INSERT. Large statements are faster, and each number is a prepared statement.
@@ -98,7 +98,7 @@ func (tx *transaction) insertRows(rows []insertion) error {
 	}
 	for _, row := range rows {
 		r := row.record
-		tx.buffer = storerow.AppendBody(tx.buffer[:0], r)
+		tx.buffer = storekit.AppendBody(tx.buffer[:0], r)
 		stmt.BindInt64(next(), int64(row.ref))
 		stmt.BindInt64(next(), row.position)
 		stmt.BindInt64(next(), kindOf(r))

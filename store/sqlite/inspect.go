@@ -8,7 +8,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // Lookup returns the unsettled records of an event. See [driver.Store].
@@ -88,7 +88,7 @@ func (s *Store) Remembered(ctx context.Context, scope, key string) (d driver.Ded
 		return query(c, sql, func(stmt *sqlite3.Stmt) (err error) {
 			d, known = driver.Dedupe{Scope: scope, Key: key, Content: stmt.ColumnText(1)}, true
 			stmt.ColumnBytes(0, d.Event[:])
-			if d.Expires, err = storerow.ParseTime(stmt.ColumnText(2)); err != nil {
+			if d.Expires, err = storekit.ParseTime(stmt.ColumnText(2)); err != nil {
 				return &CorruptError{Path: s.path, Table: "eventbus_dedupe", Row: key, Detail: err.Error()}
 			}
 			return nil

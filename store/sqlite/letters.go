@@ -8,7 +8,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 func (tx *transaction) bury(l *driver.Letter) error {
 	columns := []any{
 		l.ID[:], l.Event[:], l.Type, l.Key, l.Subscription, l.Reason, l.Fingerprint,
-		storerow.TimeText(l.Published), storerow.TimeText(l.DiedAt), l.Failures, l.Details, orNull(l.Payload), orNull(l.Original),
+		storekit.TimeText(l.Published), storekit.TimeText(l.DiedAt), l.Failures, l.Details, orNull(l.Payload), orNull(l.Original),
 	}
 	sum := uint32(0)
 	for _, c := range columns {
@@ -82,10 +82,10 @@ func (s *Store) scanLetter(stmt *sqlite3.Stmt) (l driver.Letter, err error) {
 	copy(l.Event[:], column[1])
 	l.Type, l.Key, l.Subscription = string(column[2]), string(column[3]), string(column[4])
 	l.Reason, l.Fingerprint = string(column[5]), string(column[6])
-	if l.Published, err = storerow.ParseTime(string(column[7])); err != nil {
+	if l.Published, err = storekit.ParseTime(string(column[7])); err != nil {
 		return l, corrupt(err.Error())
 	}
-	if l.DiedAt, err = storerow.ParseTime(string(column[8])); err != nil {
+	if l.DiedAt, err = storekit.ParseTime(string(column[8])); err != nil {
 		return l, corrupt(err.Error())
 	}
 	l.Failures, l.Details, l.Payload, l.Original = orNone(column[9]), orNone(column[10]), column[11], column[12]

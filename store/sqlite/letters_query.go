@@ -10,7 +10,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // maxPageBytes bounds the parts of the letters of a page: a page of large letters ends after the first letter beyond.
@@ -50,17 +50,17 @@ func newLetterFilter(q driver.LetterQuery) *letterFilter {
 	}
 	indexed := len(f.where) > 0
 	if !q.PublishedSince.IsZero() {
-		f.add("published >= ?", storerow.TimeBound(q.PublishedSince))
+		f.add("published >= ?", storekit.TimeBound(q.PublishedSince))
 	}
 	if !q.PublishedUntil.IsZero() {
-		f.add("published <= ?", storerow.TimeBound(q.PublishedUntil))
+		f.add("published <= ?", storekit.TimeBound(q.PublishedUntil))
 	}
 	f.byTime = len(f.where) == 0 && !(q.Since.IsZero() && q.Until.IsZero())
 	if !q.Since.IsZero() {
-		f.add("died_at >= ?", storerow.TimeBound(q.Since))
+		f.add("died_at >= ?", storekit.TimeBound(q.Since))
 	}
 	if !q.Until.IsZero() {
-		f.add("died_at <= ?", storerow.TimeBound(q.Until))
+		f.add("died_at <= ?", storekit.TimeBound(q.Until))
 	}
 	// The planner has no statistics. It would prefer an index with more columns, and read most of the
 	// table for a subscription that has most letters.
@@ -260,7 +260,7 @@ func (f *letterFilter) each(c *sqlite3.Conn, visit func(*driver.Letter) bool) er
 		}
 		l := &driver.Letter{Fingerprint: stmt.ColumnText(1)}
 		stmt.ColumnBytes(0, l.ID[:])
-		if l.DiedAt, err = storerow.ParseTime(stmt.ColumnText(2)); err != nil {
+		if l.DiedAt, err = storekit.ParseTime(stmt.ColumnText(2)); err != nil {
 			return err
 		}
 		if !visit(l) {

@@ -8,7 +8,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // asking is a new request.
@@ -76,7 +76,7 @@ func (tx *transaction) request(b *driver.Batch) error {
 		reach("batch: unasked")
 	}
 	for _, a := range b.Answer {
-		at := storerow.TimeText(b.Aged())
+		at := storekit.TimeText(b.Aged())
 		var body []byte
 		err := tx.one("SELECT body FROM eventbus_request WHERE id = ?", func(stmt *sqlite3.Stmt) error {
 			body = columnBytes(stmt, 0)
@@ -99,7 +99,7 @@ func (tx *transaction) request(b *driver.Batch) error {
 func (tx *transaction) pruneAnswers() (done bool, err error) {
 	const some = 64
 	const sql = "DELETE FROM eventbus_request WHERE id IN (SELECT id FROM eventbus_request INDEXED BY eventbus_request_answered WHERE answered IS NOT NULL AND answered <= ? ORDER BY answered LIMIT ?)"
-	n, err := tx.w.exec(sql, storerow.TimeBound(tx.now.Add(-driver.AnswerAge)), some)
+	n, err := tx.w.exec(sql, storekit.TimeBound(tx.now.Add(-driver.AnswerAge)), some)
 	return n < some, err
 }
 
@@ -173,7 +173,7 @@ func (s *Store) scanCatalog(stmt *sqlite3.Stmt) (c driver.Catalog, err error) {
 	if checksum(c.Body) != stmt.ColumnInt64(4) {
 		return c, corrupt("the row does not match its checksum")
 	}
-	if c.Seen, err = storerow.ParseTime(stmt.ColumnText(2)); err != nil {
+	if c.Seen, err = storekit.ParseTime(stmt.ColumnText(2)); err != nil {
 		return c, corrupt(err.Error())
 	}
 	return c, nil

@@ -10,7 +10,7 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // What the tests read of the JSON of the bus.
@@ -193,8 +193,8 @@ func TestStore_TheBodyOfARecordStays(t *testing.T) {
 	}
 	const fixed = `{"type":"order.placed","key":"k\n\"ü","metadata":{"a":"1"},"published":"2026-11-24T10:00:00.000000123Z",` +
 		`"targets":["billing","mail"],"scheduled":"2026-11-24T10:01:00.000000123Z","replay":{"began":"2026-11-24T10:00:00Z","count":1}}`
-	require.Equal(t, string([]byte{byte(len(fixed)), byte(len(fixed) >> 8), 0, 0x80})+fixed+"payload", string(storerow.AppendBody(nil, r)))
+	require.Equal(t, string([]byte{byte(len(fixed)), byte(len(fixed) >> 8), 0, 0x80})+fixed+"payload", string(storekit.AppendBody(nil, r)))
 	r = &driver.Record{Type: "t", Published: t0, Targets: []string{"s"}}
 	const plain = `{"type":"t","published":"2026-11-24T10:00:00.000000123Z","targets":["s"]}`
-	require.Equal(t, string([]byte{byte(len(plain)), 0, 0, 0})+plain, string(storerow.AppendBody(nil, r)))
+	require.Equal(t, string([]byte{byte(len(plain)), 0, 0, 0})+plain, string(storekit.AppendBody(nil, r)))
 }

@@ -11,7 +11,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // VerifyReport is what Verify has found.
@@ -382,7 +382,7 @@ func (v *verification) audit(stmt *sqlite3.Stmt) error {
 }
 
 func (v *verification) dedupe(stmt *sqlite3.Stmt) error {
-	_, err := storerow.ParseTime(stmt.ColumnText(2))
+	_, err := storekit.ParseTime(stmt.ColumnText(2))
 	if err != nil || stmt.ColumnInt(1) != len(driver.ID{}) {
 		return &CorruptError{Path: v.store.path, Table: "eventbus_dedupe", Row: stmt.ColumnText(0), Detail: "the row has no valid id or time"}
 	}
@@ -390,7 +390,7 @@ func (v *verification) dedupe(stmt *sqlite3.Stmt) error {
 }
 
 func (v *verification) settled(stmt *sqlite3.Stmt) error {
-	_, err := storerow.ParseTime(stmt.ColumnText(2))
+	_, err := storekit.ParseTime(stmt.ColumnText(2))
 	outcome := SettledOutcome(stmt.ColumnText(3))
 	if err != nil || stmt.ColumnInt(1) != len(driver.ID{}) || outcome != OutcomeSettled && outcome != OutcomeDeadLettered {
 		return &CorruptError{Path: v.store.path, Table: "eventbus_history", Row: stmt.ColumnText(0), Detail: "the row has no valid id, time or outcome"}

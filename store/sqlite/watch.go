@@ -8,13 +8,13 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/watchers"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // watch looks for commits of others while there are watchers.
 type watch struct {
 	store *Store
-	set   watchers.Set
+	set   storekit.Watchers
 	lost  atomic.Int64 // leases that the store has lost
 
 	mu  sync.Mutex // guards own

@@ -1,4 +1,4 @@
-package watchers_test
+package storekit_test
 
 import (
 	"testing"
@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/watchers"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
-func TestSet_RunsWhileThereAreWatchers(t *testing.T) {
+func TestWatchers_RunsWhileThereAreWatchers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runs := make(chan (<-chan struct{}), 9)
-		s := watchers.Set{Run: func(stop <-chan struct{}) {
+		s := storekit.Watchers{Run: func(stop <-chan struct{}) {
 			runs <- stop
 			<-stop
 		}}
@@ -44,8 +44,8 @@ func TestSet_RunsWhileThereAreWatchers(t *testing.T) {
 }
 
 // stop waits for a call in progress.
-func TestSet_StopWaitsForTheCall(t *testing.T) {
-	var s watchers.Set
+func TestWatchers_StopWaitsForTheCall(t *testing.T) {
+	var s storekit.Watchers
 	s.Run = func(stop <-chan struct{}) { s.Call(stop, driver.AnyChange) }
 	called, hold := make(chan struct{}), make(chan struct{})
 	returned := false

@@ -1,5 +1,4 @@
-// Package storerow encodes records and times for stores that keep them in columns.
-package storerow
+package storekit
 
 import (
 	"encoding/binary"

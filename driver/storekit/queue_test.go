@@ -1,4 +1,4 @@
-package commits_test
+package storekit_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/commits"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,11 +22,11 @@ type nothing struct{}
 
 func (nothing) Weight() int { return 0 }
 
-type job = commits.Job[nothing]
+type job = storekit.Job[nothing]
 
 // store takes the jobs of a queue until it is closed, and notes them in groups.
 type store struct {
-	queue  *commits.Queue[nothing]
+	queue  *storekit.Queue[nothing]
 	closed chan struct{}
 	alone  func(*job) bool
 
@@ -36,7 +36,7 @@ type store struct {
 
 func newStore(alone func(*job) bool) *store {
 	s := &store{closed: make(chan struct{}), alone: alone}
-	s.queue = commits.New[nothing](s.closed)
+	s.queue = storekit.NewQueue[nothing](s.closed)
 	go s.run()
 	return s
 }
@@ -45,7 +45,7 @@ func (s *store) run() {
 	for {
 		jobs := s.queue.Take()
 		for len(jobs) > 0 {
-			n := commits.Group(jobs, s.alone)
+			n := storekit.Group(jobs, s.alone)
 			if jobs[0].Control != nil {
 				jobs[0].Control()
 			} else {
@@ -109,14 +109,14 @@ func TestQueue_GroupsWhatHasGathered(t *testing.T) {
 }
 
 func TestQueue_BoundsAGroup(t *testing.T) {
-	jobs := make([]*job, commits.MaxGroup+1)
+	jobs := make([]*job, storekit.MaxGroup+1)
 	for i := range jobs {
 		jobs[i] = &job{Batch: &driver.Batch{}}
 	}
-	require.Equal(t, commits.MaxGroup, commits.Group(jobs, never))
+	require.Equal(t, storekit.MaxGroup, storekit.Group(jobs, never))
 	jobs[5] = &job{Control: func() {}}
-	require.Equal(t, 5, commits.Group(jobs, never))
-	require.Equal(t, 1, commits.Group(jobs[5:], never))
+	require.Equal(t, 5, storekit.Group(jobs, never))
+	require.Equal(t, 1, storekit.Group(jobs[5:], never))
 }
 
 func TestQueue_DefersAFewBatchesThatNobodyWaitsFor(t *testing.T) {
@@ -125,7 +125,7 @@ func TestQueue_DefersAFewBatchesThatNobodyWaitsFor(t *testing.T) {
 		defer s.close()
 		began := time.Now()
 		require.NoError(t, <-s.add(&driver.Batch{Deferrable: true}))
-		require.Equal(t, commits.Deferral, time.Since(began))
+		require.Equal(t, storekit.Deferral, time.Since(began))
 		began = time.Now()
 		deferred := s.add(&driver.Batch{Deferrable: true})
 		synctest.Wait()

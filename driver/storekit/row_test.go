@@ -1,4 +1,4 @@
-package storerow_test
+package storekit_test
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/storerow"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 func TestBody_RoundTrip(t *testing.T) {
@@ -32,12 +32,12 @@ func TestBody_RoundTrip(t *testing.T) {
 		if rapid.Bool().Draw(t, "payload") {
 			r.Payload = rapid.SliceOf(rapid.Byte()).Draw(t, "bytes")
 		}
-		body := storerow.AppendBody(nil, r)
+		body := storekit.AppendBody(nil, r)
 		var got driver.Record
-		require.NoError(t, storerow.DecodeBody(body, &got))
+		require.NoError(t, storekit.DecodeBody(body, &got))
 		require.Equal(t, r, &got)
 		for n := range len(body) - len(r.Payload) {
-			require.Error(t, storerow.DecodeBody(body[:n], new(driver.Record)), "a body that is cut off")
+			require.Error(t, storekit.DecodeBody(body[:n], new(driver.Record)), "a body that is cut off")
 		}
 	})
 }
@@ -48,8 +48,8 @@ func TestTimeText_SortsAsTimes(t *testing.T) {
 			return time.Unix(rapid.Int64Range(-62167219200, 253402300799).Draw(t, name), rapid.Int64Range(0, 999_999_999).Draw(t, name))
 		}
 		x, y := draw("x"), draw("y")
-		require.Equal(t, x.Before(y), storerow.TimeText(x) < storerow.TimeText(y))
-		back, err := storerow.ParseTime(storerow.TimeText(x))
+		require.Equal(t, x.Before(y), storekit.TimeText(x) < storekit.TimeText(y))
+		back, err := storekit.ParseTime(storekit.TimeText(x))
 		require.NoError(t, err)
 		require.True(t, x.Equal(back))
 	})
@@ -58,7 +58,7 @@ func TestTimeText_SortsAsTimes(t *testing.T) {
 // A time that no column can have is before or behind all that they can.
 func TestTimeBound_OutsideOfTheYears(t *testing.T) {
 	first, last := time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)
-	require.Less(t, storerow.TimeBound(first.Add(-1)), storerow.TimeText(first))
-	require.Greater(t, storerow.TimeBound(last.Add(1)), storerow.TimeText(last))
-	require.Equal(t, storerow.TimeText(first), storerow.TimeBound(first))
+	require.Less(t, storekit.TimeBound(first.Add(-1)), storekit.TimeText(first))
+	require.Greater(t, storekit.TimeBound(last.Add(1)), storekit.TimeText(last))
+	require.Equal(t, storekit.TimeText(first), storekit.TimeBound(first))
 }

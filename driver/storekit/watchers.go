@@ -1,5 +1,4 @@
-// Package watchers keeps the functions of driver.Store.Watch, and runs the look for changes while there are any.
-package watchers
+package storekit
 
 import (
 	"slices"
@@ -8,8 +7,8 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-// Set is a set of watchers. Its methods are safe for concurrent use.
-type Set struct {
+// Watchers keeps the functions of Watch of a store, and runs the look for changes while there are any. Its methods are safe for concurrent use.
+type Watchers struct {
 	// Run looks for changes until stop is closed, and calls Call for them. It must be set before the first Add.
 	Run func(stop <-chan struct{})
 
@@ -36,7 +35,7 @@ func (w *watcher) call(c driver.Change) {
 }
 
 // Add adds a watcher. stop removes it, and waits for a call of it in progress.
-func (s *Set) Add(changed func(driver.Change)) (stop func()) {
+func (s *Watchers) Add(changed func(driver.Change)) (stop func()) {
 	w := &watcher{changed: changed}
 	s.mu.Lock()
 	s.watchers = append(s.watchers, w)
@@ -59,14 +58,14 @@ func (s *Set) Add(changed func(driver.Change)) (stop func()) {
 }
 
 // Close ends Run for ever.
-func (s *Set) Close() {
+func (s *Watchers) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 	s.endLocked()
 }
 
-func (s *Set) endLocked() {
+func (s *Watchers) endLocked() {
 	if s.stop != nil {
 		close(s.stop)
 		s.stop = nil
@@ -74,7 +73,7 @@ func (s *Set) endLocked() {
 }
 
 // Call calls the watchers, unless stop is closed. It reports whether stop is open.
-func (s *Set) Call(stop <-chan struct{}, c driver.Change) (goOn bool) {
+func (s *Watchers) Call(stop <-chan struct{}, c driver.Change) (goOn bool) {
 	s.mu.Lock()
 	watchers := slices.Clone(s.watchers)
 	s.mu.Unlock()

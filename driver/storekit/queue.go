@@ -1,5 +1,4 @@
-// Package commits has the queue of a store that commits what has gathered during its last commit.
-package commits
+package storekit
 
 import (
 	"context"
@@ -87,8 +86,8 @@ type Queue[W Work] struct {
 	late   []*Job[W]
 }
 
-// New returns a queue. closed is closed once the function of Close has ended: jobs that come after Close are refused then.
-func New[W Work](closed <-chan struct{}) *Queue[W] {
+// NewQueue returns a queue. closed is closed once the function of Close has ended: jobs that come after Close are refused then.
+func NewQueue[W Work](closed <-chan struct{}) *Queue[W] {
 	return &Queue[W]{closed: closed, wake: make(chan struct{}, 1)}
 }
 
