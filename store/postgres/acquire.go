@@ -116,7 +116,7 @@ func (s *Store) tryAcquire(ctx context.Context, seen *evidence) (driver.Lease, e
 	err = s.committer.queue.Control(ctx, func() error {
 		err := s.committer.acquire(ready)
 		if err == nil && ctx.Err() != nil && given.CompareAndSwap(false, true) {
-			err = s.committer.release()
+			err = errors.Join(ctx.Err(), s.committer.release())
 		}
 		return err
 	})
@@ -209,8 +209,8 @@ func (c *committer) acquire(ready readiness) error {
 	return err
 }
 
-// begin begins a lease. After a transient error, it finds out whether the lease has begun, and tries again. After any other
-// error, nothing has changed.
+// begin begins a lease. After a transient error, it finds out whether the lease has begun, and tries again. If it cannot
+// find out, the store fails: Reopen ends a lease that it does not know. After any other error, nothing has changed.
 func (c *committer) begin(ready readiness) error {
 	deadline := c.store.clock() + int64(c.store.cfg.leaseTime)
 	for {
@@ -229,11 +229,14 @@ func (c *committer) begin(ready readiness) error {
 		if !isTransient(err) && sqlState(err) != stateFenced {
 			return explain(err)
 		}
-		committed, cause := c.resolve(deadline, w.sent && !isDefinite(err))
+		sent := w.sent && !isDefinite(err)
+		committed, cause := c.resolve(deadline, sent)
 		switch {
 		case committed:
 			w.finish()
 			return nil
+		case cause != nil && sent:
+			return c.reportFailure(fmt.Errorf("%w, after: %w", cause, err))
 		case cause != nil:
 			return fmt.Errorf("%w, after: %w", cause, err)
 		case c.store.clock() > deadline:
@@ -278,7 +281,10 @@ func (w *leaseWrite) run(deadline int64) error {
 		return err
 	}
 	w.sent = true
-	return tx.Commit(ctx)
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	return w.c.loseAnswer()
 }
 
 // endSession ends the session of the store from which the lease is taken over. A process that was stopped while it sent a
@@ -492,8 +498,16 @@ func (c *committer) rejoin(deadline int64) error {
 		return nil
 	}
 	c.row.batch, c.row.tries = now.batch, now.tries
-	if now.epoch != c.row.epoch {
-		c.lose()
+	if now.epoch == c.row.epoch {
+		return nil
 	}
-	return nil
+	c.lose()
+	if now.epoch == 0 {
+		return nil
+	}
+	// It has begun a lease without knowing: the answer was lost.
+	ctx, cancel := c.context(deadline)
+	defer cancel()
+	_, err = c.conn.Exec(ctx, c.store.sql("UPDATE ~.instance SET epoch = 0, leased = 0 WHERE id = $1"), c.store.instance.Load())
+	return err
 }

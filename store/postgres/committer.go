@@ -296,12 +296,19 @@ func (c *committer) send(deadline int64, p *plan) error {
 	ctx, cancel := c.context(deadline)
 	defer cancel()
 	p.sentAt, p.sent = c.store.clock(), true
-	err := c.store.source.send(ctx, c.conn, b, c.store.cfg.async)
-	if err == nil && c.faults.lose != nil && c.faults.lose() {
-		closeNow(c.conn)
-		return errNotConnected
+	if err := c.store.source.send(ctx, c.conn, b, c.store.cfg.async); err != nil {
+		return err
 	}
-	return err
+	return c.loseAnswer()
+}
+
+// loseAnswer loses the connection after a commit, if a test says so.
+func (c *committer) loseAnswer() error {
+	if c.faults.lose == nil || !c.faults.lose() {
+		return nil
+	}
+	closeNow(c.conn)
+	return errNotConnected
 }
 
 // resolve reconnects if the connection is lost, and reports whether the commit after the last one was made. The error

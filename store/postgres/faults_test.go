@@ -114,6 +114,28 @@ func TestS6_LostAnswersAreResolved(t *testing.T) {
 	}
 }
 
+// The answer to the commit that begins a lease is lost, after a crash of the process before. The lease is the one that was
+// begun, with the crash that it has counted.
+func TestS6_ALeaseWhoseAnswerIsLost(t *testing.T) {
+	t.Parallel()
+	schema := postgrestest.NewSchema()
+	s, next := openOnly(t, schema), openOnly(t, schema)
+	old := acquire(t, s)
+	require.NoError(t, submit(s, &driver.Batch{New: []*driver.Record{record()}}))
+	crash(t, s)
+	always := func(c *committer) { c.faults.lose = func() bool { return true } }
+	inside(t, next, always)
+	lease := acquire(t, next)
+	require.Equal(t, driver.Lease{Epoch: old.Epoch + 1, Slots: driver.AllSlots(), Crashed: true, CrashedEvents: 1}, lease)
+	require.NoError(t, next.Reopen(t.Context()))
+	require.Equal(t, old.Epoch+2, next.Lease().Epoch)
+	claimed, err := next.Claim(t.Context(), driver.ClaimQuery{Kind: driver.ClaimReady, Limit: 9})
+	require.NoError(t, err)
+	require.Len(t, claimed.Records, 1)
+	require.Equal(t, 1, claimed.Records[0].Crashes)
+	require.NoError(t, submit(next, &driver.Batch{Delete: []driver.Ref{claimed.Records[0].Ref}}))
+}
+
 // A standby takes the lease of a process that has died as soon as the server has seen for 2 s that its connection is gone,
 // and counts the crash.
 func TestS6_ADeadProcessIsReplacedWithin3Seconds(t *testing.T) {

@@ -211,12 +211,15 @@ func (s *Store) read(ctx context.Context, f func(context.Context, querier) error
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	reading, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)() // Close does not wait for it
 	began := time.Now()
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		if err := s.state(); err != nil {
 			return err
 		}
-		err := f(ctx, s.reads)
+		err := f(reading, s.reads)
 		var own *queryError
 		switch {
 		case err == nil:

@@ -50,6 +50,9 @@ const (
 // the report and no error. Errors: driver.ErrFailed, driver.ErrClosed, those of the server, the context's error.
 func (s *Store) Verify(ctx context.Context, progress func(VerifyProgress)) (VerifyReport, error) {
 	v := &verification{store: s, progress: progress}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
 	err := s.state()
 	if err == nil {
 		err = pgx.BeginTxFunc(ctx, s.reads, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
