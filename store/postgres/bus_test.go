@@ -6,7 +6,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"flag"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -21,8 +20,6 @@ import (
 	"github.com/surebus/eventbus/store/postgres"
 	"github.com/surebus/eventbus/store/postgres/postgrestest"
 )
-
-var search = flag.Bool("search", false, "search for longer")
 
 // counter counts the calls of a handler, by payload.
 type counter struct {
@@ -99,9 +96,9 @@ func TestS6_OutagesOfTheServerAreADelay(t *testing.T) {
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Remove()) })
-	events, outages, publishers := 4000, 4, 64
-	if *search {
-		events, outages = 20_000, 10
+	events, outages, publishers := 20_000, 10, 64
+	if testing.Short() {
+		events, outages = 4000, 4
 	}
 	var c counter
 	bus := startBus(t, open(t, server.DSN(), "eventbus"), &c)

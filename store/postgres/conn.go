@@ -88,7 +88,19 @@ func (s *source) dial(ctx context.Context) (*pgx.Conn, error) {
 			return nil, fmt.Errorf("%w: BeforeConnect of the pool: %w", errNotConnected, err)
 		}
 	}
-	return pgx.ConnectConfig(ctx, c)
+	conn, err := pgx.ConnectConfig(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	registerTypes(conn)
+	return conn, nil
+}
+
+// registerTypes tells a connection the types of ids, which it must know before the server has described a statement.
+func registerTypes(conn *pgx.Conn) {
+	m := conn.TypeMap()
+	m.RegisterDefaultPgType([16]byte{}, "uuid")
+	m.RegisterDefaultPgType([][16]byte{}, "_uuid")
 }
 
 // look finds out what server this is, and whether a pooler is in between. It returns the first connection.
@@ -131,7 +143,11 @@ func (s *source) openPool(ctx context.Context) (*pgxpool.Pool, error) {
 	c := s.config.Copy()
 	c.MinConns, c.MinIdleConns, c.MaxConns = 0, 0, maxReaders
 	c.MaxConnIdleTime = time.Minute
-	c.AfterConnect, c.PrepareConn, c.AfterRelease = nil, nil, nil
+	c.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
+		registerTypes(conn)
+		return nil
+	}
+	c.PrepareConn, c.AfterRelease = nil, nil
 	c.BeforeAcquire = nil //nolint:staticcheck // the user's pool may have one
 	return pgxpool.NewWithConfig(ctx, c)
 }

@@ -65,6 +65,15 @@ func crash(t testing.TB, s *Store) {
 	exec(t, s, "UPDATE ~.instance SET expires = '-infinity' WHERE id = $1", s.instance.Load())
 }
 
+// begin begins a transaction on a connection, which is closed at the end of the test.
+func begin(t *testing.T, conn *pgx.Conn) (tx any, commit, rollback func() error) {
+	t.Helper()
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	pgxTx, err := conn.Begin(context.Background())
+	require.NoError(t, err)
+	return pgxTx, func() error { return pgxTx.Commit(context.Background()) }, func() error { return pgxTx.Rollback(context.Background()) }
+}
+
 // TestStore runs the conformance suite of stores.
 func TestStore(t *testing.T) {
 	t.Parallel()
@@ -91,10 +100,7 @@ func TestStore(t *testing.T) {
 			Begin: func(t *testing.T) (tx any, commit, rollback func() error) {
 				conn, err := pgx.Connect(context.Background(), dsn)
 				require.NoError(t, err)
-				t.Cleanup(func() { _ = conn.Close(context.Background()) })
-				pgxTx, err := conn.Begin(context.Background())
-				require.NoError(t, err)
-				return pgxTx, func() error { return pgxTx.Commit(context.Background()) }, func() error { return pgxTx.Rollback(context.Background()) }
+				return begin(t, conn)
 			},
 		}
 	})
