@@ -21,20 +21,16 @@ import (
 // toolPatience is how long Start waits for the lease without WithStandby: a tool holds it while it carries out a request.
 const toolPatience = time.Second
 
-// awaitLease waits until the bus has the lease. Without WithStandby, that is an error soon.
+// awaitLease waits until the bus has the lease. Without WithStandby, that is an error soon. A standby calls it again after a
+// failure of the store.
 func (j *durable) awaitLease(ctx context.Context) error {
-	for {
-		if err := j.feeder.awaitRestart(ctx); err != nil { // of a store that has failed
-			return err
-		}
-		j.feeder.feeding.Unlock()
-		err := j.acquireAtStart(ctx)
-		if err == nil || ctx.Err() != nil || !j.config.standby || !errors.Is(err, ErrStoreFailed) {
-			j.feeder.failed(ctx, noFailure(err))
-			return err
-		}
-		j.storeFailed(err)
+	if err := j.feeder.awaitRestart(ctx); err != nil { // of a store that has failed
+		return err
 	}
+	j.feeder.feeding.Unlock()
+	err := j.acquireAtStart(ctx)
+	j.feeder.failed(ctx, noFailure(err))
+	return err
 }
 
 // noFailure returns nil for the error of a store that has not failed: another one has the lease, or another program a lock.

@@ -93,6 +93,38 @@ func TestS6_AHandOverThatCannotBeginFollows(t *testing.T) {
 	})
 }
 
+// failedWait is a store that fails while its first Acquire waits.
+type failedWait struct {
+	driver.Store
+	failed atomic.Bool
+}
+
+func (s *failedWait) Acquire(ctx context.Context, q driver.AcquireQuery) (driver.Lease, error) {
+	if s.failed.CompareAndSwap(false, true) {
+		return driver.Lease{}, driver.ErrFailed
+	}
+	return s.Store.Acquire(ctx, q)
+}
+
+// The store of a standby fails while Start waits for the lease. Start goes on waiting, and dispatches when the lease is free.
+func TestS6_AStandbyWhoseStoreFailsGoesOnWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		first, _ := disk.lead(t, "mail")
+		second, _ := newBus(t, eventbus.WithStore(&failedWait{Store: disk.Open()}), eventbus.WithStandby())
+		disk.handles(t, second, "mail", nil)
+		waits := startLater(t, second)
+		time.Sleep(time.Minute)
+		require.Empty(t, waits, "Start returned although the bus is a standby")
+		shutdown(t, first)
+		time.Sleep(time.Minute)
+		requireStarted(t, waits)
+		mustPublish(t, second, "a", "1")
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		shutdown(t, second)
+	})
+}
+
 // An event that the bus leaves in incoming, after it has looked there and before it leads, is before later ones of its key.
 func TestT2_WhatIsLeftAtTheLastMomentIsTakenInFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
