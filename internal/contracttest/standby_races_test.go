@@ -204,7 +204,18 @@ func TestS6_AToolReleasesALeaseThatItAcquiredMeanwhile(t *testing.T) {
 // unawareStore does not know that it has lost its lease.
 type unawareStore struct {
 	driver.Store
-	had atomic.Pointer[driver.Lease]
+	had     atomic.Pointer[driver.Lease]
+	removed atomic.Int32 // catalogs
+}
+
+func (s *unawareStore) Submit(b *driver.Batch, done func(error)) {
+	removes := b.Catalog != nil && b.Catalog.Body == nil
+	s.Store.Submit(b, func(err error) {
+		if removes && err == nil {
+			s.removed.Add(1)
+		}
+		done(err)
+	})
 }
 
 func (s *unawareStore) Lease() driver.Lease {
@@ -231,7 +242,16 @@ func TestS6_TheCatalogOfTheNextBusIsKept(t *testing.T) {
 		first, _ := newBus(t, eventbus.WithStore(store), eventbus.WithStandby())
 		disk.handles(t, first, "mail", nil)
 		require.NoError(t, first.Start(t.Context()))
-		second, _ := disk.standby(t, "mail")
+		spy := &spyStore{}
+		spy.submit = func(b *driver.Batch, done func(error)) bool {
+			removes := b.Catalog != nil && b.Catalog.Body == nil
+			if removes {
+				done(nil) // a bus that finds its own catalog removed would look no further
+			}
+			return removes
+		}
+		second := disk.spy(t, spy, eventbus.WithStandby())
+		disk.handles(t, second, "mail", nil)
 		waits := startLater(t, second)
 		time.Sleep(time.Minute)
 		had := store.Lease()
@@ -241,6 +261,7 @@ func TestS6_TheCatalogOfTheNextBusIsKept(t *testing.T) {
 		time.Sleep(time.Second)
 		tool := disk.tool(t)
 		require.True(t, catalog(t, tool).Active)
+		require.Zero(t, store.removed.Load())
 		shutdown(t, tool)
 		store.had.Store(nil)
 		mustPublish(t, first, "a", "1")
