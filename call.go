@@ -18,6 +18,11 @@ type Delivery struct {
 	Subscription string `json:"subscription"`      // its name, or its pattern and number
 	Attempt      int    `json:"attempt"`           // 1 for the first
 	Replays      int    `json:"replays,omitempty"` // number of replays of the event from dead letters
+	// Edits is how many of the replays replaced the payload.
+	Edits int `json:"edits,omitempty"`
+	// Formerly has the subscription's earlier names: an earlier process may have begun the delivery under one of them. The
+	// caller must not change it.
+	Formerly []string `json:"formerly,omitempty"`
 	// Fence is a fencing token for other systems: the number of the store's lease under which the bus dispatches the event. A
 	// later lease has a larger one. A system that remembers the largest one it has seen can refuse the calls of a process that has lost
 	// the lease without knowing. It is 0 in memory.
@@ -67,6 +72,8 @@ func (c *call) delivery() Delivery {
 		Subscription: c.subscription().id,
 		Attempt:      int(c.word.Number()),
 		Replays:      int(c.dispatch.replay().count),
+		Edits:        int(c.dispatch.replay().edits),
+		Formerly:     c.subscription().formerly,
 	}
 }
 

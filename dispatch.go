@@ -85,7 +85,7 @@ type replay struct {
 	succeeded      []string // subscriptions that handled the event before
 	history        []Failure
 	historyOmitted int
-	edited         bool // the payload replaces original, the published one
+	edits          int32 // if there are any, the payload replaces original, the published one
 	original       any
 	at             *Subscription // the subscription whose window has the event's last failure
 	mark           window.Mark   // the failure's place in that window

@@ -116,6 +116,8 @@ type DeadLetter struct {
 	// delivered last, and Original has the published one. A payload may be nil.
 	Edited   bool `json:"edited,omitempty"`
 	Original any  `json:"original,omitempty"`
+	// Edits is the number of replays that replaced the payload. It is 0 in a letter of an earlier version.
+	Edits int `json:"edits,omitempty"`
 	// Rule is the rule whose attempts were exhausted, or nil.
 	Rule *RuleRef `json:"rule,omitempty"`
 	// Position is the event's place in the order of acceptance of its store. It is 0 in a letter of a
@@ -374,8 +376,9 @@ func (m *machine) letter(d *dispatch, reason Reason) *keptLetter {
 		Attempts:     int(d.attempt),
 		DiedAt:       m.time.Now().UTC,
 		Replays:      int(r.count),
-		Edited:       r.edited,
+		Edited:       r.edits > 0,
 		Original:     r.original,
+		Edits:        int(r.edits),
 		Succeeded:    slices.Clone(r.succeeded),
 		Failures:     slices.Clone(r.history),
 

@@ -92,7 +92,7 @@ func (m *machine) dispatchOf(l *keptLetter, r *replaying) (*dispatch, error) {
 		succeeded:      l.Succeeded,
 		history:        l.Failures,
 		historyOmitted: l.FailuresOmitted,
-		edited:         l.Edited,
+		edits:          editsOf(l.Edited, l.Edits),
 		original:       l.Original,
 	}
 	if l.own != nil {
@@ -109,8 +109,9 @@ func (m *machine) dispatchOf(l *keptLetter, r *replaying) (*dispatch, error) {
 		again.run = r.run
 		if r.edits {
 			if !l.Edited {
-				again.edited, again.original = true, l.Event.Payload
+				again.original = l.Event.Payload
 			}
+			again.edits++
 			d.payload = r.payload // with a store, it is encoded
 		}
 	}

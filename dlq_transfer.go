@@ -389,6 +389,8 @@ func (l *DeadLetter) invalid() string {
 		return fmt.Sprintf("attempts, replays and failures_omitted must be from 0 to %d", maxCount)
 	case l.Rule.invalid():
 		return badRule
+	case !l.Edited && l.Edits != 0, l.Edits < 0, l.Edits > maxCount:
+		return fmt.Sprintf("edits must be from 1 to %d if edited is set, and 0 or left out otherwise", maxCount)
 	case !l.Edited && l.Original != nil:
 		return "has an original payload without edited; set edited, or omit original"
 	}

@@ -91,7 +91,7 @@
 //   - Name: [Named], [Formerly], [CallerSkip]
 //   - Limits: [Timeout], [Concurrency], [MaxAbandoned], [LineCapacity], [WhenFull]
 //   - Failures: [Retry], [RetryRules], [Circuit], [WhenOpen]
-//   - Handlers: [Use]
+//   - Handlers: [Use], [InTx]
 //
 // Options of a publication, for [Bus.Publish], [Bus.PublishAndWait], [Bus.PublishTx] and [Publication]:
 //

@@ -275,6 +275,7 @@ type subscriptionConfig struct {
 	limit      int // 0: the default
 	abandoned  int // 0: the default
 	middleware []Middleware
+	once       bool
 	callerSkip int
 	err        error
 }

@@ -71,7 +71,16 @@ type recordReplay struct {
 	History        []Failure `json:"history,omitempty"`
 	HistoryOmitted int       `json:"history_omitted,omitempty"`
 	Edited         bool      `json:"edited,omitempty"`
+	Edits          int       `json:"edits,omitempty"`    // 0 if Edited was set by an earlier version
 	Original       []byte    `json:"original,omitempty"` // the published payload, if Edited
+}
+
+// editsOf returns the number of edits of an event. Earlier versions recorded only that there are some.
+func editsOf(edited bool, edits int) int32 {
+	if edited {
+		return int32(max(edits, 1))
+	}
+	return 0
 }
 
 // recordProgress is the JSON of driver.Record.Progress: how far a dispatch is. Positions count from 0.
@@ -116,7 +125,7 @@ func (j *durable) encodeRow(w *batch, d *dispatch, state driver.State) *driver.R
 		r.Replay = w.encode(&recordReplay{
 			Began: j.time.At(replay.began), Count: int(replay.count), Succeeded: replay.succeeded,
 			History: replay.history, HistoryOmitted: replay.historyOmitted,
-			Edited: replay.edited, Original: payloadBytes(replay.original),
+			Edited: replay.edits > 0, Edits: int(replay.edits), Original: payloadBytes(replay.original),
 		})
 	}
 	return r
@@ -209,7 +218,7 @@ func (j *durable) decodeRow(r *record, to *targets) *dispatch {
 	if p := r.replay; p != nil {
 		d.origin.replay = &replay{
 			published: r.Published, due: r.Scheduled, began: now.Point(p.Began), count: int32(p.Count),
-			succeeded: p.Succeeded, history: withErrors(p.History), historyOmitted: p.HistoryOmitted, edited: p.Edited,
+			succeeded: p.Succeeded, history: withErrors(p.History), historyOmitted: p.HistoryOmitted, edits: editsOf(p.Edited, p.Edits),
 		}
 		if p.Edited {
 			d.origin.replay.original = j.encoded(p.Original)

@@ -83,6 +83,11 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if err != nil {
 		return nil, err
 	}
+	if c.once {
+		if handler, err = b.once(handler); err != nil {
+			return nil, err
+		}
+	}
 	for i, m := range slices.Backward(slices.Concat(b.config.middleware, c.middleware)) {
 		if handler = m(handler); handler == nil {
 			return nil, fmt.Errorf("%w: middleware %d, the bus's counted first, returned it", ErrNilHandler, i+1)

@@ -205,6 +205,31 @@ type TxStore interface {
 	SubmitTx(ctx context.Context, tx any, in []*Incoming) error
 }
 
+// OnceStore is a Store that runs a handler in a transaction of its database, together with a Mark that says so: what the
+// handler does in the transaction happens once.
+//
+// RunOnce begins a transaction and marks m in it. If m is marked already, it returns false without a call of f. If another
+// transaction marks m and has not ended, RunOnce waits for that. Otherwise it calls f with a context that has the
+// transaction, from which the store's package returns it. It commits if f returns nil and ctx has not ended, and rolls back
+// otherwise, also when f panics or ends its goroutine. It returns the error of f as it is. An unknown outcome of the commit
+// is an error, because the next RunOnce finds out. RunOnce needs no lease, and holds no lock for which a commit of a store
+// could wait.
+type OnceStore interface {
+	RunOnce(ctx context.Context, m Mark, f func(ctx context.Context) error) (ran bool, err error)
+}
+
+// Mark says that a subscription has handled an event.
+type Mark struct {
+	Event ID
+	// Names are those that the subscription has and had. Marks that have one of them in common, and the other fields but
+	// Until, are one.
+	Names []string
+	Edits int // number of replays that replaced the payload: each is handled by itself
+	// Until is how long the store keeps the mark at least, by Batch.Aged. It also keeps it while it has a record or a
+	// letter of the event.
+	Until time.Time
+}
+
 // Blocked is a Store whose commits may wait for a lock that another program holds, for instance in a transaction of a
 // caller. Blocked returns an error that names the lock and the likely cause while a commit has waited for it for longer
 // than Patience. Otherwise it returns nil. The store has not failed: it goes on waiting. The publications that wait then

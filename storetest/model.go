@@ -47,6 +47,7 @@ type Model struct {
 	incoming     map[driver.IncomingID]driver.Incoming
 	lastRequest  driver.RequestID
 	requests     map[driver.RequestID]requestRow
+	marks        map[markKey]*mark
 }
 
 // row is a record with its lease.
@@ -78,6 +79,7 @@ func NewModel(opts ...Option) *Model {
 		catalogs:   make(map[string]driver.Catalog),
 		incoming:   make(map[driver.IncomingID]driver.Incoming),
 		requests:   make(map[driver.RequestID]requestRow),
+		marks:      make(map[markKey]*mark),
 	}
 	for _, opt := range opts {
 		opt(m)

@@ -1,6 +1,7 @@
 package storetest_test
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 
@@ -32,7 +33,8 @@ func modelBackend(slots int) func(*testing.T) storetest.Backend {
 				tx := model.Begin()
 				return tx, tx.Commit, tx.Rollback
 			},
-			Slots: slots,
+			TxFrom: func(ctx context.Context) any { return storetest.TxFrom(ctx) },
+			Slots:  slots,
 		}
 	}
 }

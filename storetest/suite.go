@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,6 +34,9 @@ type Backend struct {
 	Begin func(t *testing.T) (tx any, commit, rollback func() error)
 	// TxBlocks is set if a transaction that has submitted events blocks the commits of the stores until it ends.
 	TxBlocks bool
+	// TxFrom returns the transaction in which RunOnce runs its function, for SubmitTx, from the function's context. The
+	// stores are driver.OnceStores then.
+	TxFrom func(ctx context.Context) (tx any)
 	// Slots is the number of slots; 0 stands for 1.
 	Slots int
 }
@@ -57,6 +61,7 @@ func Run(t *testing.T, newBackend func(t *testing.T) Backend) {
 		{"Requests", requestTests},
 		{"Slots", slotTests},
 		{"Tx", txTests},
+		{"Once", onceTests},
 		{"Crash", crashTests},
 		{"Failure", failureTests},
 		{"Letters", letterTests},
@@ -100,6 +105,7 @@ const (
 	needsLoss
 	needsDeny
 	needsTx
+	needsOnce
 	needsSlots
 )
 
@@ -115,6 +121,7 @@ func (b *Backend) missing(n needs) string {
 		{needsLoss, b.LoseLease != nil, "Backend.LoseLease is nil: the loss of a lease is not tested"},
 		{needsDeny, b.Deny != nil, "Backend.Deny is nil: wishes that are not granted are not tested"},
 		{needsTx, b.Begin != nil, "Backend.Begin is nil: transactions of callers are not tested"},
+		{needsOnce, b.TxFrom != nil, "Backend.TxFrom is nil: handlers in transactions are not tested"},
 		{needsSlots, b.Slots >= 2, "Backend.Slots is less than 2: slots are not tested"},
 	} {
 		if n&part.needs != 0 && !part.has {

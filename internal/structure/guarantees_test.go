@@ -35,7 +35,7 @@ var promises = []struct {
 	{"L", 9, true},
 	{"O", 6, false},
 	{"S", 7, true},
-	{"T", 5, true},
+	{"T", 6, true},
 }
 
 // notPromised are the clauses that may be missing, until the code keeps them.

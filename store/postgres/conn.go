@@ -74,6 +74,11 @@ func (s *source) throughPooler(async bool) {
 	for name := range sessionSettings(async) {
 		delete(c.RuntimeParams, name)
 	}
+	useNoStatements(c)
+}
+
+// useNoStatements makes connections prepare no statements.
+func useNoStatements(c *pgx.ConnConfig) {
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec
 	c.StatementCacheCapacity, c.DescriptionCacheCapacity = 0, 0
 }

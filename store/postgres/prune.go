@@ -13,7 +13,7 @@ import (
 const prunedRows = 1024
 
 // queuePrune removes some of the rows whose time is over: remembered ids that expired an hour ago, because the clock of
-// another process may be behind; answers; and the history. SKIP LOCKED leaves those that another store uses.
+// another process may be behind; marks of events that are gone; answers; and the history. SKIP LOCKED leaves those that another store uses.
 func (p *plan) queuePrune(b *pgx.Batch) {
 	s := p.c.store
 	prune := func(table, key, where, order string, args ...any) {
@@ -21,6 +21,12 @@ func (p *plan) queuePrune(b *pgx.Batch) {
 	}
 	prune("dedupe", "ctid", "expires <= $1", "expires", storekit.TimeBound(p.now.Add(-time.Hour)))
 	prune("request", "id", "answer IS NOT NULL AND answered <= $1", "answered", storekit.TimeBound(p.now.Add(-driver.AnswerAge)))
+	const marks = `WITH old AS (
+			SELECT ctid, EXISTS (SELECT FROM ~.record r WHERE r.event = m.event) OR EXISTS (SELECT FROM ~.letter l WHERE l.event = m.event) AS used
+			FROM ~.mark m WHERE until <= $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED
+		), gone AS (DELETE FROM ~.mark m USING old WHERE m.ctid = old.ctid AND NOT old.used)
+		UPDATE ~.mark m SET until = $3 FROM old WHERE m.ctid = old.ctid AND old.used`
+	b.Queue(s.sql(marks), storekit.TimeBound(p.now.Add(-time.Hour)), prunedRows, storekit.TimeBound(p.now))
 	if s.cfg.history > 0 {
 		prune("history", "ref", "settled_at <= $1", "settled_at", storekit.TimeBound(p.now.Add(-s.cfg.history)))
 	}

@@ -127,6 +127,16 @@ CREATE TABLE ~.dedupe (
 );
 CREATE INDEX dedupe_expires ON ~.dedupe (expires);
 
+-- What handlers with eventbus.InTx have done. Their transactions only insert here.
+CREATE TABLE ~.mark (
+	event uuid NOT NULL,
+	name  bytea NOT NULL, -- of the subscription, or a former one
+	edits integer NOT NULL,
+	until text COLLATE "C" NOT NULL, -- it is kept until then, and while there is a record or letter of the event
+	PRIMARY KEY (event, name, edits)
+);
+CREATE INDEX mark_until ON ~.mark (until);
+
 -- Dispatches that have settled, with WithHistory.
 CREATE TABLE ~.history (
 	ref        bigint PRIMARY KEY, -- of the record

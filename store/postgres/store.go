@@ -31,6 +31,7 @@ type Store struct {
 	committer    committer
 	watching     storekit.Watchers
 	own          ownEvents // of SubmitTx
+	handlers     handlerPool
 
 	lease     atomic.Pointer[driver.Lease] // written by the committer; never nil
 	instance  atomic.Int64                 // id of the row of this store; 0 before its first commit. Written by the committer
@@ -47,15 +48,17 @@ type Store struct {
 }
 
 var (
-	_ driver.Store   = (*Store)(nil)
-	_ driver.TxStore = (*Store)(nil)
+	_ driver.Store     = (*Store)(nil)
+	_ driver.TxStore   = (*Store)(nil)
+	_ driver.OnceStore = (*Store)(nil)
 )
 
 // Open opens the store in the schema of a database, and creates the schema if it is missing. dsn is a connection string or
 // URL as libpq takes them; an empty one, or what it leaves out, comes from the environment: PGHOST, PGPASSWORD, PGSERVICE, and
 // the file .pgpass. A URL on a command line shows its password to all users of the machine: use those instead.
 //
-// Open takes no lease: Acquire does. The store has one connection for commits and up to 4 for reads.
+// Open takes no lease: Acquire does. The store has one connection for commits and up to 4 for reads. Handlers with
+// eventbus.InTx run on connections of another pool, which has pool_max_conns of the dsn.
 //
 // Errors: those of connecting; ErrServerTooOld, ErrReadOnly, ErrNoRights, ErrSchemaTooNew, ErrNotMigrated, ErrOtherSchema,
 // *OptionError; the context's error.
@@ -64,27 +67,28 @@ func Open(ctx context.Context, dsn string, opts ...Option) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres.Open: %w", err)
 	}
-	return openWith(ctx, config, opts)
+	return openWith(ctx, config, nil, opts)
 }
 
 // OpenPool is Open with the configuration of a pool: its server, role, TLS, and BeforeConnect. The store does not use the
-// connections of the pool, because handlers and callers hold them while they publish.
+// connections of the pool for its own work, because handlers and callers hold them while they publish. Handlers with
+// eventbus.InTx run on them.
 func OpenPool(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Store, error) {
 	if pool == nil {
 		return nil, &OptionError{Option: "OpenPool", Value: "nil", Reason: "the pool must not be nil"}
 	}
-	return openWith(ctx, pool.Config(), opts)
+	return openWith(ctx, pool.Config(), pool, opts)
 }
 
-func openWith(ctx context.Context, config *pgxpool.Config, opts []Option) (*Store, error) {
-	s, err := open(ctx, config, opts)
+func openWith(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts []Option) (*Store, error) {
+	s, err := open(ctx, config, pool, opts)
 	if err != nil {
 		return nil, fmt.Errorf("postgres.Open: %w", err)
 	}
 	return s, nil
 }
 
-func open(ctx context.Context, config *pgxpool.Config, opts []Option) (*Store, error) {
+func open(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts []Option) (*Store, error) {
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
@@ -93,6 +97,7 @@ func open(ctx context.Context, config *pgxpool.Config, opts []Option) (*Store, e
 	s.closing, s.closed = make(chan struct{}), make(chan struct{})
 	s.host, _ = os.Hostname() // for messages only
 	s.lease.Store(new(driver.Lease))
+	s.handlers.config, s.handlers.pool = config.Copy(), pool
 	s.source = newSource(config, cfg)
 	conn, err := s.source.look(ctx, cfg.async)
 	if err != nil {
@@ -200,6 +205,7 @@ func (s *Store) shut() error {
 	s.cancel()
 	err := s.committer.end()
 	s.reads.Close()
+	s.handlers.close()
 	return err
 }
 

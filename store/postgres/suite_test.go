@@ -102,6 +102,7 @@ func TestStore(t *testing.T) {
 				require.NoError(t, err)
 				return begin(t, conn)
 			},
+			TxFrom: func(ctx context.Context) any { return Tx(ctx) },
 		}
 	})
 }

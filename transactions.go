@@ -51,6 +51,39 @@ func (b *Bus) PublishTx(ctx context.Context, tx any, eventType string, payload a
 	return d.id, nil
 }
 
+// InTx runs the handler in a transaction of the store's database, which also records that the subscription has handled the
+// event. What the handler does in the transaction happens once: a retry after a crash, a timeout or an unknown outcome finds
+// the record and succeeds without a call of the handler. Of store/postgres, postgres.Tx returns the transaction from the
+// handler's context. What the handler does elsewhere may happen more than once, as without InTx.
+//
+// The bus commits when the handler has returned nil, and rolls back after an error, a panic and the timeout. A commit that
+// fails is a failed attempt. ReplayEdited runs the handler again, other replays of an event that it has handled do not. The
+// store forgets an event when it has no delivery and no letter of it, and the window of its id (WithIdempotencyWindow) is
+// over. Middleware runs outside of the transaction.
+//
+// The transaction holds a connection until the handler returns. For a database of another kind there is the module inbox.
+// Subscribe returns an *OptionError if the store cannot do it.
+func InTx() SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) { c.once = true })
+}
+
+// once returns a handler that runs in a transaction: see InTx.
+func (b *Bus) once(handler Handler) (Handler, error) {
+	store, ok := b.config.store.(driver.OnceStore)
+	if !ok {
+		return nil, &OptionError{Option: "InTx", Reason: "the bus has no store that runs handlers in transactions: use store/postgres, or the middleware of module inbox with a database of your own"}
+	}
+	return func(ctx context.Context, e Event) error {
+		d := callFrom(ctx).delivery()
+		m := driver.Mark{
+			Event: driver.ID(e.ID), Names: append([]string{d.Subscription}, d.Formerly...), Edits: d.Edits,
+			Until: b.time.Now().UTC.Add(b.config.idempotency),
+		}
+		_, err := store.RunOnce(ctx, m, func(ctx context.Context) error { return handler(ctx, e) })
+		return err
+	}, nil
+}
+
 // acceptTx leaves an event in incoming, in a transaction of the caller.
 func (j *durable) acceptTx(ctx context.Context, inside bool, tx any, d *dispatch) error {
 	store, ok := j.config.store.(driver.TxStore)
