@@ -12,7 +12,6 @@ import (
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/room"
-	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // Of the buses on one store, the one with the lease dispatches. The others are standbys: they publish into incoming, and
@@ -192,8 +191,7 @@ func (j *durable) dropClaimed() {
 		return // the restart drops it
 	}
 	defer j.halts.Clear(halt.Lost)
-	for j.unloadAll(); !j.ledger.isUnloaded() && j.feeder.sleep(timeline.Tick); j.unloadAll() {
-	}
+	j.emptyMemory(func() {})
 	j.ledger.handOver()
 }
 

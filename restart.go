@@ -84,6 +84,30 @@ func (j *durable) restart() {
 	}
 }
 
+// unloadPause is the longest pause between two looks at what memory has.
+const unloadPause = 50 * time.Millisecond
+
+// emptyMemory drops every dispatch from memory. It waits for those that have a call, or that the store has not answered for: that
+// may take an hour. It returns false if Shutdown has stopped the feeder.
+func (j *durable) emptyMemory(beforeWait func()) (done bool) {
+	pause := timeline.Tick
+	for j.unloadAll(); !j.ledger.isUnloaded(); j.unloadAll() {
+		beforeWait()
+		if !j.feeder.sleep(pause) {
+			return false
+		}
+		pause = min(2*pause, unloadPause)
+	}
+	return true
+}
+
+// stopLostCalls cancels the calls of a bus whose lease is lost. If it hands the lease over, they end in peace.
+func (j *durable) stopLostCalls() {
+	if j.halts.Has(halt.Lost) && !j.store.leads() {
+		j.stopCalls()
+	}
+}
+
 // restartOnce returns false if Shutdown has stopped the feeder.
 func (j *durable) restartOnce() (goesOn bool) {
 	f := j.feeder
@@ -94,13 +118,8 @@ func (j *durable) restartOnce() (goesOn bool) {
 		f.tookIn.Store(false) // beginToLead may have set it since
 	}
 	f.endWaiters()
-	for j.unloadAll(); !j.ledger.isUnloaded(); j.unloadAll() {
-		if j.halts.Has(halt.Lost) && !j.store.leads() { // otherwise the lease is handed over
-			j.stopCalls()
-		}
-		if !f.sleep(timeline.Tick) {
-			return false
-		}
+	if !j.emptyMemory(j.stopLostCalls) {
+		return false
 	}
 	if j.halts.Has(halt.Failed) && !j.reopen() {
 		return false
