@@ -61,8 +61,11 @@ func each(t *testing.T, test func(t *testing.T, db *sql.DB)) {
 
 func newBus(t *testing.T, opts ...eventbus.Option) *eventbus.Bus {
 	t.Helper()
-	bus, err := eventbus.New(append([]eventbus.Option{eventbus.WithRetry(eventbus.MaxRetries(20), eventbus.BaseDelay(time.Millisecond), eventbus.MaxDelay(10*time.Millisecond)),
-		eventbus.WithCircuit(eventbus.NoCircuit())}, opts...)...)
+	usual := []eventbus.Option{
+		eventbus.WithRetry(eventbus.MaxRetries(20), eventbus.BaseDelay(time.Millisecond), eventbus.MaxDelay(10*time.Millisecond)),
+		eventbus.WithCircuit(eventbus.NoCircuit()),
+	}
+	bus, err := eventbus.New(append(usual, opts...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

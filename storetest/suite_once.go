@@ -30,21 +30,20 @@ func handled() driver.Mark {
 	return driver.Mark{Event: newID(), Names: []string{"billing"}, Until: noon.Add(24 * time.Hour)}
 }
 
-// runOnce runs f once.
-func runOnce(ctx context.Context, t *testing.T, s driver.Store, m driver.Mark, f func(context.Context) error) (ran bool, err error) {
+// onceStore returns the store as a driver.OnceStore.
+func onceStore(t *testing.T, s driver.Store) driver.OnceStore {
 	t.Helper()
 	of, ok := s.(driver.OnceStore)
 	require.True(t, ok, "Backend.TxFrom is set, and %T is no driver.OnceStore", s)
-	return of.RunOnce(ctx, m, f)
+	return of
 }
 
 // requireRuns requires that a mark is not there, or that it is, with an event as what happens once.
 func (r *rig) requireRuns(t *testing.T, s driver.Store, m driver.Mark, want bool, what string) {
 	t.Helper()
 	before := stats(t, s).Incoming
-	ran, err := runOnce(t.Context(), t, s, m, func(ctx context.Context) error {
-		submitTx(t, s, r.TxFrom(ctx), incoming())
-		return nil
+	ran, err := onceStore(t, s).RunOnce(t.Context(), m, func(ctx context.Context) error {
+		return txStore(t, s).SubmitTx(ctx, r.TxFrom(ctx), []*driver.Incoming{incoming()})
 	})
 	require.NoError(t, err, what)
 	require.Equal(t, want, ran, what)
@@ -86,16 +85,17 @@ func testOnceNames(t *testing.T, r *rig) {
 func testOnceFailed(t *testing.T, r *rig) {
 	s := r.open(t)
 	m := handled()
-	failed := errors.New("failed")
-	ctx, cancel := context.WithCancel(t.Context())
-	for what, end := range map[string]func() error{
-		"error":   func() error { return failed },
-		"panic":   func() error { panic(failed) },
-		"Goexit":  func() error { runtime.Goexit(); return nil },
-		"context": func() error { cancel(); return nil },
+	failed, once, tx := errors.New("failed"), onceStore(t, s), txStore(t, s)
+	for what, end := range map[string]func(cancel func()) error{
+		"error":   func(func()) error { return failed },
+		"panic":   func(func()) error { panic(failed) },
+		"Goexit":  func(func()) error { runtime.Goexit(); return nil },
+		"context": func(cancel func()) error { cancel(); return nil },
 	} {
 		ended := make(chan error, 1)
 		go func() {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
 			err := errors.New("Goexit")
 			defer func() {
 				if v := recover(); v != nil {
@@ -103,9 +103,11 @@ func testOnceFailed(t *testing.T, r *rig) {
 				}
 				ended <- err
 			}()
-			_, err = runOnce(ctx, t, s, m, func(ctx context.Context) error {
-				submitTx(t, s, r.TxFrom(ctx), incoming())
-				return end()
+			_, err = once.RunOnce(ctx, m, func(inTx context.Context) error {
+				if err := tx.SubmitTx(inTx, r.TxFrom(inTx), []*driver.Incoming{incoming()}); err != nil {
+					panic(err)
+				}
+				return end(cancel)
 			})
 		}()
 		err := await(t, ended)
@@ -113,10 +115,8 @@ func testOnceFailed(t *testing.T, r *rig) {
 		if what == "error" {
 			require.Same(t, failed, err, "the error of f")
 		}
-		ctx, cancel = context.WithCancel(t.Context())
 		require.Zero(t, stats(t, s).Incoming, what)
 	}
-	cancel()
 	r.requireRuns(t, s, m, true, "the mark after failures")
 }
 
@@ -124,11 +124,12 @@ func testOnceFailed(t *testing.T, r *rig) {
 func testOnceWaitsForAnother(t *testing.T, r *rig) {
 	for _, fails := range []bool{false, true} {
 		s, other := r.open(t), r.beside(t)
+		once, beside := onceStore(t, s), onceStore(t, other)
 		m := handled()
 		marked, goOn := make(chan struct{}), make(chan error)
 		first, second := make(chan error, 1), make(chan error, 1)
 		go func() {
-			_, err := runOnce(context.Background(), t, s, m, func(context.Context) error {
+			_, err := once.RunOnce(context.Background(), m, func(context.Context) error {
 				close(marked)
 				return <-goOn
 			})
@@ -136,7 +137,7 @@ func testOnceWaitsForAnother(t *testing.T, r *rig) {
 		}()
 		<-marked
 		go func() {
-			ran, err := runOnce(context.Background(), t, other, m, func(context.Context) error { return nil })
+			ran, err := beside.RunOnce(context.Background(), m, func(context.Context) error { return nil })
 			if err == nil && ran != fails {
 				err = errors.New("the second one ran beside the first one, or did not run after its failure")
 			}
@@ -162,11 +163,11 @@ func testOnceWaitsForAnother(t *testing.T, r *rig) {
 func testOnceWaitEndsWithItsContext(t *testing.T, r *rig) {
 	s := r.open(t)
 	m := handled()
-	ran, err := runOnce(t.Context(), t, s, m, func(context.Context) error {
+	ran, err := onceStore(t, s).RunOnce(t.Context(), m, func(context.Context) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		within(t, "RunOnce whose context has ended", func() {
-			_, err := runOnce(ctx, t, s, m, func(context.Context) error { return nil })
+			_, err := onceStore(t, s).RunOnce(ctx, m, func(context.Context) error { return nil })
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		})
 		return nil
@@ -181,7 +182,7 @@ func testOnceBlocksNoCommit(t *testing.T, r *rig) {
 	m := handled()
 	held := ready(leased)
 	held.ID = m.Event
-	ran, err := runOnce(t.Context(), t, other, m, func(context.Context) error {
+	ran, err := onceStore(t, other).RunOnce(t.Context(), m, func(context.Context) error {
 		within(t, "a batch beside an open transaction", func() {
 			apply(t, s, &driver.Batch{Now: noon.Add(48 * time.Hour), New: []*driver.Record{held}, Leave: []*driver.Incoming{incoming()}})
 			apply(t, s, &driver.Batch{Now: noon.Add(50 * time.Hour), Delete: []driver.Ref{held.Ref}})
@@ -230,7 +231,7 @@ func testOnceKept(t *testing.T, r *rig) {
 func testOnceOfAClosedStore(t *testing.T, r *rig) {
 	s := r.open(t)
 	require.NoError(t, s.Close(t.Context()))
-	_, err := runOnce(t.Context(), t, s, handled(), func(context.Context) error { return errors.New("f was called") })
+	_, err := onceStore(t, s).RunOnce(t.Context(), handled(), func(context.Context) error { return errors.New("f was called") })
 	require.ErrorIs(t, err, driver.ErrClosed)
 }
 
@@ -239,7 +240,7 @@ func testOnceOfAFailedStore(t *testing.T, r *rig) {
 	r.Fail(t, s)
 	require.Error(t, submit(t, s, &driver.Batch{Now: noon, New: []*driver.Record{ready()}}))
 	m := handled()
-	_, err := runOnce(t.Context(), t, s, m, func(context.Context) error { return errors.New("f was called") })
+	_, err := onceStore(t, s).RunOnce(t.Context(), m, func(context.Context) error { return errors.New("f was called") })
 	require.ErrorIs(t, err, driver.ErrFailed)
 	require.NoError(t, s.Reopen(t.Context()))
 	r.requireRuns(t, s, m, true, "a mark after Reopen")

@@ -93,9 +93,9 @@ func TestT6_ACrashAfterTheCommit(t *testing.T) {
 	})
 }
 
-func times(all []string, any ...string) (n int) {
+func times(all []string, of ...string) (n int) {
 	for _, s := range all {
-		for _, a := range any {
+		for _, a := range of {
 			if s == a {
 				n++
 			}
