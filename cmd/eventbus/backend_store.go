@@ -13,21 +13,19 @@ import (
 	"slices"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/store/sqlite"
 )
 
-// storeBackend works on a store file, beside the bus that has the lease or without one.
+// storeBackend works on a store, beside the bus that has the lease or without one.
 type storeBackend struct {
-	path  string
-	store *sqlite.Store
+	place place
+	store driver.Store
 	bus   *eventbus.Bus
 }
 
-func openStore(ctx context.Context, path string) (*storeBackend, error) {
-	if err := checkFile(path); err != nil {
-		return nil, err
-	}
-	store, err := sqlite.Open(ctx, path, sqlite.MustExist())
+func openStore(ctx context.Context, at place) (*storeBackend, error) {
+	store, err := at.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +33,14 @@ func openStore(ctx context.Context, path string) (*storeBackend, error) {
 	if err != nil {
 		return nil, errors.Join(err, store.Close(ctx))
 	}
-	return &storeBackend{path, store, bus}, nil
+	return &storeBackend{at, store, bus}, nil
+}
+
+func openFile(ctx context.Context, at place) (*sqlite.Store, error) {
+	if err := checkFile(at.file); err != nil {
+		return nil, err
+	}
+	return sqlite.Open(ctx, at.file, sqlite.MustExist())
 }
 
 // checkFile refuses a path that cannot be the store of the user. It does not open the file.
@@ -66,8 +71,8 @@ func checkFile(path string) error {
 	return nil
 }
 
-func (b *storeBackend) Where() string { return b.path }
-func (b *storeBackend) Flag() string  { return "--store " + shellQuote(b.path) }
+func (b *storeBackend) Where() string { return b.place.String() }
+func (b *storeBackend) Flag() string  { return b.place.flags() }
 
 func (b *storeBackend) Letters(ctx context.Context, q eventbus.LetterQuery) (eventbus.LetterPage, error) {
 	return b.bus.DLQ().List(ctx, q)
@@ -182,7 +187,7 @@ func (b *storeBackend) Cancel(ctx context.Context, id eventbus.EventID, o operat
 	return b.bus.Cancel(ctx, id, o.options()...)
 }
 
-// Subscriptions returns the subscriptions of the last catalog in the file, in their order, and then others that
+// Subscriptions returns the subscriptions of the last catalog in the store, in their order, and then others that
 // directives and parked dispatches name.
 func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, err error) {
 	index := make(map[string]int)
@@ -219,7 +224,7 @@ func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, er
 	return all, nil
 }
 
-// checkKnown refuses a directive to a name that the file does not have: it would have no effect. Without a catalog,
+// checkKnown refuses a directive to a name that the store does not have: it would have no effect. Without a catalog,
 // each name may be one.
 func (b *storeBackend) checkKnown(ctx context.Context, name string) error {
 	all, err := b.Subscriptions(ctx)
@@ -232,7 +237,7 @@ func (b *storeBackend) checkKnown(ctx context.Context, name string) error {
 			return nil
 		}
 	}
-	return notFound("'eventbus subs list' shows the names", "no subscription %q in %s as of %s", name, b.path, timeText(all.Known))
+	return notFound("'eventbus subs list' shows the names", "no subscription %q in %s as of %s", name, b.place, timeText(all.Known))
 }
 
 func (b *storeBackend) Direct(ctx context.Context, name string, d directive, o operator) error {

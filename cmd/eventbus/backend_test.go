@@ -23,7 +23,7 @@ import (
 // An operation that the operator has confirmed for another number of letters does nothing.
 func TestBackend_StaleCount(t *testing.T) {
 	path := newStore(t, "letters.jsonl")
-	b, err := openStore(t.Context(), path)
+	b, err := openStore(t.Context(), place{file: path})
 	require.NoError(t, err)
 	q := eventbus.LetterQuery{All: true}
 	_, err = b.ReplayMatching(t.Context(), q, bulk{expect: 3})

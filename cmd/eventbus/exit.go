@@ -12,6 +12,7 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
+	"github.com/surebus/eventbus/store/postgres"
 	"github.com/surebus/eventbus/store/sqlite"
 )
 
@@ -84,6 +85,12 @@ var known = []struct {
 	{sqlite.ErrFull, exitFailure, "make room on the disk and try again"},
 	{sqlite.ErrReplaced, exitConflict, "run the command again: the file is another one now"},
 	{sqlite.ErrNetworkFileSystem, exitFailure, "run the command on the host of the file system"},
+	{postgres.ErrServerTooOld, exitFailure, "use a newer server"},
+	{postgres.ErrReadOnly, exitFailure, "name the primary"},
+	{postgres.ErrNoRights, exitFailure, "give the role of the program, or grant this one the rights"},
+	{postgres.ErrSchemaTooNew, exitFailure, "use the eventbus command of the version that the program was built with"},
+	{postgres.ErrNotMigrated, exitFailure, "start the program that runs the bus: it makes and migrates the schema; or give its --schema"},
+	{postgres.ErrOtherSchema, exitDamaged, "give the schema that the program uses: --schema"},
 	{fs.ErrPermission, exitFailure, "run the command as the user of the program: sudo -u USER eventbus ...; that user writes to the file and to its directory"},
 	{syscall.EROFS, exitFailure, "the file system is read-only: copy the file with its -wal to another one"},
 	{fs.ErrNotExist, exitNotFound, "check the path"},
@@ -109,10 +116,13 @@ func describe(err error, began bool) *failure {
 		corrupt *sqlite.CorruptError
 		decode  *eventbus.DecodeError
 		path    *sqlite.PathError
+		server  *postgres.OptionError
 	)
 	switch {
 	case errors.As(err, &option):
 		return &failure{exitUsage, fmt.Errorf("%s %s: %s", flagOf(option.Option), option.Value, option.Reason), "correct the argument; --help explains it"}
+	case errors.As(err, &server): // of --schema only
+		return &failure{exitUsage, fmt.Errorf("--schema %s: %s", server.Value, server.Reason), "give the schema that the program uses"}
 	case errors.As(err, &pattern), errors.As(err, &invalid):
 		return &failure{exitUsage, err, "correct the argument; --help explains it"}
 	case errors.As(err, &line):

@@ -6,7 +6,7 @@ import (
 
 // open opens the backend that the flags or the environment select. A flag has precedence.
 func (a *app) open(ctx context.Context) (backend, error) {
-	const next = "give --store FILE or --url URL, or set EVENTBUS_STORE or EVENTBUS_URL; see 'eventbus help environment'"
+	const next = "give --store STORE or --url URL, or set EVENTBUS_STORE or EVENTBUS_URL; see 'eventbus help environment'"
 	store, url := a.store, a.url
 	if store == "" && url == "" {
 		store, url = env("EVENTBUS_STORE"), env("EVENTBUS_URL")
@@ -17,19 +17,32 @@ func (a *app) open(ctx context.Context) (backend, error) {
 	case url != "":
 		return openURL(url)
 	case store != "":
-		return openStore(ctx, store)
+		at, err := a.place(store)
+		if err != nil {
+			return nil, err
+		}
+		return openStore(ctx, at)
 	}
 	return nil, usage(next, "no store and no URL are given")
 }
 
-// storePath returns the store that the flags or the environment select, for a command that needs a file.
-func (a *app) storePath(command string) (string, error) {
-	path := a.store
-	if path == "" {
-		path = env("EVENTBUS_STORE")
+// storePlace returns the store that the flags or the environment select, for a command that needs one.
+func (a *app) storePlace(command string) (place, error) {
+	store := a.store
+	if store == "" {
+		store = env("EVENTBUS_STORE")
 	}
-	if a.url != "" || path == "" {
-		return "", usage("give --store FILE", "%s works on a store file only", command)
+	if a.url != "" || store == "" {
+		return place{}, usage("give --store STORE", "%s works on a store only", command)
 	}
-	return path, nil
+	return a.place(store)
+}
+
+// storePath is storePlace for a command that needs a file.
+func (a *app) storePath(command, instead string) (string, error) {
+	at, err := a.storePlace(command)
+	if err == nil && at.isServer() {
+		err = usage(instead, "%s works on a store file only", command)
+	}
+	return at.file, err
 }

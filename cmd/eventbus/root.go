@@ -23,6 +23,7 @@ type app struct {
 	out, err io.Writer
 
 	store, url string
+	schema     string // of a store on a server
 	json       bool
 	by, why    string
 	byGiven    bool
@@ -33,10 +34,13 @@ type app struct {
 const environment = `The command reads these variables:
 
   EVENTBUS_STORE     the default of --store
+  EVENTBUS_SCHEMA    the default of --schema
   EVENTBUS_URL       the default of --url
   EVENTBUS_TOKEN     the token for --url
   EVENTBUS_USER      the user for --url, with
   EVENTBUS_PASSWORD  the password
+  PGHOST, PGUSER,    what a postgres:// URL leaves out, as for psql; PGPASSWORD or
+  PGSERVICE ...      the file ~/.pgpass have the password
   EDITOR             the editor of 'dlq edit'; VISUAL has precedence
   COLUMNS            the width of tables; without it that of the terminal
   USER               the default of --by
@@ -55,14 +59,15 @@ func (a *app) root() *cobra.Command {
 		DisableAutoGenTag: true,
 		Long: `Look after the dead letters, subscriptions and store of an event bus.
 
---store opens the SQLite file of a bus, while the bus runs or not. --url speaks
-to the admin API of a running bus.`,
+--store opens the SQLite file of a bus, or its schema on a Postgres server, while
+the bus runs or not. --url speaks to the admin API of a running bus.`,
 		Example: `  eventbus dlq groups --store events.db
   eventbus dlq replay --store events.db --type 'order.*' --dry-run
   eventbus subs pause mail --url http://localhost:8080/admin --because 'mail server is down'`,
 	}
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.store, "store", "", "`FILE` of the store (EVENTBUS_STORE)")
+	flags.StringVar(&a.store, "store", "", "`STORE`: a file, or postgres://USER@HOST/DATABASE (EVENTBUS_STORE)")
+	flags.StringVar(&a.schema, "schema", "", "`SCHEMA` of a store on a server; eventbus by default (EVENTBUS_SCHEMA)")
 	flags.StringVar(&a.url, "url", "", "`URL` of the admin page of a running bus (EVENTBUS_URL)")
 	flags.BoolVar(&a.json, "json", false, "print JSON, one object a line")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
@@ -70,7 +75,7 @@ to the admin API of a running bus.`,
 	})
 	root.AddCommand(
 		a.dlqCommand(), a.eventsCommand(), a.subsCommand(), a.explainCommand(), a.statsCommand(), a.auditCommand(),
-		a.verifyCommand(), a.backupCommand(), a.serveCommand(), a.manCommand(),
+		a.verifyCommand(), a.doctorCommand(), a.backupCommand(), a.serveCommand(), a.manCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "The exit codes", Long: exitCodes},
 		&cobra.Command{Use: "environment", Short: "The environment variables", Long: environment},
 	)

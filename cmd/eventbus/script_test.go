@@ -2,6 +2,8 @@ package main
 
 import (
 	"flag"
+	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -12,7 +14,21 @@ import (
 var update = flag.Bool("update", false, "write the golden output into the scripts")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"eventbus": main})
+	testscript.Main(serverTests{m}, map[string]func(){"eventbus": main})
+}
+
+// serverTests are the tests, after which the server that they may have started is removed.
+type serverTests struct{ *testing.M }
+
+var removeServer = func() error { return nil }
+
+func (m serverTests) Run() int {
+	code := m.M.Run()
+	if err := removeServer(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return max(code, 1)
+	}
+	return code
 }
 
 // TestScript runs the scripts of testdata/script: each command, with its golden output.

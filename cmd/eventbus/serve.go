@@ -20,8 +20,8 @@ func (a *app) serveCommand() *cobra.Command {
 	var readOnly bool
 	c := &cobra.Command{
 		Use:   "serve",
-		Short: "Serve the admin page of a store file, while the bus runs or not",
-		Long: `Serve the admin page of a store file, while the bus runs or not.
+		Short: "Serve the admin page of a store, while the bus runs or not",
+		Long: `Serve the admin page of a store, while the bus runs or not.
 
 Without credentials, the page changes nothing. With EVENTBUS_USER and
 EVENTBUS_PASSWORD, that operator may do everything. With EVENTBUS_TOKEN, programs
@@ -37,7 +37,7 @@ before it, and give --host the name that browsers show.`,
 	c.Flags().BoolVar(&readOnly, "read-only", false, "change nothing, whoever asks")
 	a.operatorFlags(c)
 	return a.command(c, func(ctx context.Context, _ []string) error {
-		path, err := a.storePath("serve")
+		at, err := a.storePlace("serve")
 		if err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ before it, and give --host the name that browsers show.`,
 		if !isLoopback(host) {
 			return usage("listen on 127.0.0.1, and put a proxy with TLS before it", "--listen %q is not an address of this host only: passwords would be sent unencrypted", listen)
 		}
-		b, err := openStore(ctx, path)
+		b, err := openStore(ctx, at)
 		if err != nil {
 			return err
 		}

@@ -10,56 +10,95 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/store/postgres"
 	"github.com/surebus/eventbus/store/sqlite"
 )
 
 func (a *app) verifyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify",
-		Short: "Verify a store file: pages, rows, states and counts",
-		Long: `Verify a store file: each page and index, the checksum of each row, whether each
-state is legal, and whether the counts of the store are those of its rows. If they
-are, it reads all that a bus reads: records, letters, directives, the audit and the
-catalog, up to the first of each kind that a bus cannot decode.
+		Short: "Verify a store: rows, states and counts, and the pages of a file",
+		Long: `Verify a store: whether each row can be decoded and each state is legal, and
+whether the counts of the store are those of its rows. Of a file also each page and
+index, and the checksum of each row. If they are, it reads all that a bus reads:
+records, letters, directives, the audit and the catalog, up to the first of each kind
+that a bus cannot decode.
 
-It reads the whole file and changes nothing. A bus may use the file meanwhile.
-The exit code is 5 if the file is damaged.`,
+It reads the whole store and changes nothing. A bus may use it meanwhile. The exit
+code is 5 if the store is damaged.`,
 		Args: cobra.NoArgs,
 	}
 	return a.command(c, func(ctx context.Context, _ []string) error {
-		return a.withStore(ctx, "verify", func(s *sqlite.Store, path string) error {
-			line := a.progress()
-			var progress func(sqlite.VerifyProgress)
+		at, err := a.storePlace("verify")
+		if err != nil {
+			return err
+		}
+		line := a.progress()
+		report, err := verifyStore(ctx, at, func(rows, total int64, pages bool) {
 			if line != nil {
-				progress = func(p sqlite.VerifyProgress) { line.Draw(verifyProgress(p)) }
+				line.Draw(verifyProgress(rows, total, pages))
 			}
-			report, err := s.Verify(ctx, progress)
-			if line != nil {
-				line.End()
-			}
-			if err == nil && report.IsSound() {
-				report.Problems, err = readAsABus(ctx, path)
-			}
-			if err != nil {
-				return err
-			}
-			return a.verified(path, &report)
 		})
+		if line != nil {
+			line.End()
+		}
+		if err == nil && report.isSound() {
+			report.problems, err = readAsABus(ctx, at)
+		}
+		if err != nil {
+			return err
+		}
+		return a.verified(at, &report)
 	})
 }
 
-// readAsABus reads what a bus reads of a sound file, and returns the first of each kind that it cannot decode.
-func readAsABus(ctx context.Context, path string) (problems []*sqlite.CorruptError, err error) {
+// verifyReport is what the verification of a store has found.
+type verifyReport struct {
+	Records  int64 `json:"records"`
+	Letters  int64 `json:"letters"`
+	Others   int64 `json:"others"`
+	More     int64 `json:"more"` // problems that are not in the list
+	problems []problem
+}
+
+type problem struct{ table, row, detail string }
+
+func (r *verifyReport) isSound() bool { return len(r.problems) == 0 }
+
+func verifyStore(ctx context.Context, at place, progress func(rows, total int64, pages bool)) (r verifyReport, err error) {
+	if !at.isServer() {
+		return r, withStore(ctx, at, openFile, func(s *sqlite.Store) error {
+			found, err := s.Verify(ctx, func(p sqlite.VerifyProgress) { progress(p.Rows, p.Total, p.Pages) })
+			r = verifyReport{Records: found.Records, Letters: found.Letters, Others: found.Others, More: found.More}
+			for _, p := range found.Problems {
+				r.problems = append(r.problems, problem{p.Table, p.Row, p.Detail})
+			}
+			return err
+		})
+	}
+	return r, withStore(ctx, at, openServer, func(s *postgres.Store) error {
+		found, err := s.Verify(ctx, func(p postgres.VerifyProgress) { progress(p.Rows, p.Total, true) })
+		r = verifyReport{Records: found.Records, Letters: found.Letters, Others: found.Others, More: found.More}
+		for _, p := range found.Problems {
+			r.problems = append(r.problems, problem{p.Table, p.Row, p.Detail})
+		}
+		return err
+	})
+}
+
+// readAsABus reads what a bus reads of a sound store, and returns the first of each kind that it cannot decode.
+func readAsABus(ctx context.Context, at place) (problems []problem, err error) {
 	take := func(err error) error { // most reads begin with the catalog, and find the same
 		if decode := (*eventbus.DecodeError)(nil); errors.As(err, &decode) {
-			if !slices.ContainsFunc(problems, func(p *sqlite.CorruptError) bool { return p.Detail == decode.Error() }) {
-				problems = append(problems, &sqlite.CorruptError{Path: path, Detail: decode.Error()})
+			if found := (problem{detail: decode.Error()}); !slices.Contains(problems, found) {
+				problems = append(problems, found)
 			}
 			return nil
 		}
 		return err
 	}
-	b, err := openStore(ctx, path)
+	b, err := openStore(ctx, at)
 	if err != nil {
 		return problems, take(err) // a bus reads the directives first
 	}
@@ -106,20 +145,13 @@ func readCatalog(ctx context.Context, b *storeBackend) error {
 	return err
 }
 
-// withStore opens the store of a command that needs a file, beside the bus.
-func (a *app) withStore(ctx context.Context, command string, f func(s *sqlite.Store, path string) error) error {
-	path, err := a.storePath(command)
+// withStore opens a store for f, beside the bus.
+func withStore[S driver.Store](ctx context.Context, at place, open func(context.Context, place) (S, error), f func(s S) error) error {
+	s, err := open(ctx, at)
 	if err != nil {
 		return err
 	}
-	if err := checkFile(path); err != nil {
-		return err
-	}
-	s, err := sqlite.Open(ctx, path, sqlite.MustExist())
-	if err != nil {
-		return err
-	}
-	err = f(s, path)
+	err = f(s)
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if closed := s.Close(closing); err == nil {
@@ -128,53 +160,54 @@ func (a *app) withStore(ctx context.Context, command string, f func(s *sqlite.St
 	return err
 }
 
-func verifyProgress(p sqlite.VerifyProgress) string {
+func verifyProgress(rows, total int64, pages bool) string {
 	const bar = 20
-	if p.Rows >= p.Total && !p.Pages {
-		return fmt.Sprintf("verify %s %s; pages and indexes ...", term.Bar(int(p.Rows), int(p.Total), bar), plural(p.Rows, "row"))
+	if rows >= total && !pages {
+		return fmt.Sprintf("verify %s %s; pages and indexes ...", term.Bar(int(rows), int(total), bar), plural(rows, "row"))
 	}
-	return fmt.Sprintf("verify %s %s of %s", term.Bar(int(p.Rows), int(p.Total), bar), count(p.Rows), plural(p.Total, "row"))
+	return fmt.Sprintf("verify %s %s of %s", term.Bar(int(rows), int(total), bar), count(rows), plural(total, "row"))
 }
 
-func (a *app) verified(path string, r *sqlite.VerifyReport) error {
-	for _, p := range r.Problems {
+func (a *app) verified(at place, r *verifyReport) error {
+	for _, p := range r.problems {
 		if a.json {
-			if err := a.printJSON(map[string]string{"table": p.Table, "row": p.Row, "problem": p.Detail}); err != nil {
+			if err := a.printJSON(map[string]string{"table": p.table, "row": p.row, "problem": p.detail}); err != nil {
 				return err
 			}
 			continue
 		}
 		where := ""
-		if p.Table != "" {
-			where = "table " + p.Table
+		if p.table != "" {
+			where = "table " + p.table
 		}
-		if p.Row != "" {
-			where += ", row " + p.Row
+		if p.row != "" {
+			where += ", row " + p.row
 		}
 		if where != "" {
 			where += ": "
 		}
-		a.printf("%s\n", term.Escape(where+p.Detail))
+		a.printf("%s\n", term.Escape(where+p.detail))
 	}
 	if r.More > 0 && !a.json {
 		a.printf("and %s\n", plural(r.More, "problem"))
 	}
 	if a.json {
 		err := a.printJSON(struct {
-			*sqlite.VerifyReport
+			*verifyReport
 			Sound bool `json:"sound"`
-		}{r, r.IsSound()})
+		}{r, r.isSound()})
 		if err != nil {
 			return err
 		}
 	} else {
-		a.printf("%s: %s, %s, %s\n", term.Escape(path), plural(r.Records, "record"), plural(r.Letters, "letter"), plural(r.Others, "other row"))
+		a.printf("%s: %s, %s, %s\n", term.Escape(at.String()), plural(r.Records, "record"), plural(r.Letters, "letter"), plural(r.Others, "other row"))
 	}
-	if !r.IsSound() {
-		return &failure{
-			exitDamaged, fmt.Errorf("store %s is damaged: %s", path, plural(int64(len(r.Problems))+r.More, "problem")),
-			"stop the program, keep a copy of the file with its -wal and -lease, and restore a backup; 'eventbus dlq export' saves letters that can be read",
+	if !r.isSound() {
+		next := "stop the program, keep a copy of the file with its -wal and -lease, and restore a backup; 'eventbus dlq export' saves letters that can be read"
+		if at.isServer() {
+			next = "stop the program, dump the schema (pg_dump), and restore a backup of the server; 'eventbus dlq export' saves letters that can be read"
 		}
+		return &failure{exitDamaged, fmt.Errorf("store %s is damaged: %s", at, plural(int64(len(r.problems))+r.More, "problem")), next}
 	}
 	if !a.json {
 		a.printf("sound: the books balance\n")
@@ -185,8 +218,8 @@ func (a *app) verified(path string, r *sqlite.VerifyReport) error {
 func (a *app) backupCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "backup FILE",
-		Short: "Copy a store to a new file, while the bus runs or not",
-		Long: `Copy a store to a new file, which only you can read, while the bus runs or not.
+		Short: "Copy a store file to a new one, while the bus runs or not",
+		Long: `Copy a store file to a new one, which only you can read, while the bus runs or not.
 
 To restore it, stop the program, move the store and its files -wal, -shm and
 -lease away, and copy the backup to the path of the store. Events that were
@@ -194,7 +227,11 @@ handled after the backup are handled again.`,
 		Args: cobra.ExactArgs(1),
 	}
 	return a.command(c, func(ctx context.Context, args []string) error {
-		return a.withStore(ctx, "backup", func(s *sqlite.Store, path string) error {
+		path, err := a.storePath("backup", "back up a store on a server with the server's tools: pg_dump --schema, or pg_basebackup")
+		if err != nil {
+			return err
+		}
+		return withStore(ctx, place{file: path}, openFile, func(s *sqlite.Store) error {
 			if err := s.Backup(ctx, args[0]); err != nil {
 				return err
 			}

@@ -46,5 +46,7 @@
 //
 // # Transactions
 //
-// A service may have tables of its own in the database, and insert events with them in one transaction: see Store.SubmitTx.
+// A service may have tables of its own in the database, and insert events with them in one transaction: see
+// eventbus.Bus.PublishTx. A handler may have a transaction, too, and what it does there happens once: see eventbus.InTx
+// and Tx.
 package postgres
