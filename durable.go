@@ -106,11 +106,6 @@ func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []
 		if j.locks.wouldDeadlock(ctx) {
 			return fmt.Errorf("%w: %w", ErrWouldDeadlock, errOwnTx)
 		}
-		if j.store.leads() && (inside || !j.feeder.leaves()) {
-			if err := j.feeder.takeInBefore(ctx, &o); err != nil && !errors.Is(err, ErrLeaseLost) { // then it is left in incoming
-				return err
-			}
-		}
 		return j.acceptDurably(ctx, inside, &o)
 	})
 	if err != nil {
@@ -119,12 +114,31 @@ func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []
 	return j.intake.accepted(&o), nil
 }
 
+// errBeganToLead reports a publication for which takeInFirst has done nothing, because the bus left its events in incoming then.
+var errBeganToLead = errors.New("the bus has begun to lead")
+
+// takeInFirst takes in what a publication must follow, unless the publication is left in incoming itself.
+func (j *durable) takeInFirst(ctx context.Context, c *opening) error {
+	if c.follows = j.store.leads() && (c.inside || !j.feeder.leaves()); !c.follows {
+		return nil
+	}
+	err := j.feeder.takeInBefore(ctx, c)
+	if errors.Is(err, ErrLeaseLost) {
+		c.follows = false
+		return nil
+	}
+	return err
+}
+
 // acceptDurably accepts the dispatches of a change with a store.
 func (j *durable) acceptDurably(ctx context.Context, inside bool, c *opening) error {
 	if err := j.intake.given.unknown(c); err != nil { // an id may be twice in a batch
 		return err
 	}
 	for {
+		if err := j.takeInFirst(ctx, c); err != nil {
+			return err
+		}
 		c.events = nil
 		if j.report.seesAccepted() {
 			for _, d := range c.all() {
@@ -142,6 +156,9 @@ func (j *durable) acceptDurably(ctx context.Context, inside bool, c *opening) er
 		applied, err := j.openLater(ctx, opened)
 		if err != nil {
 			j.releaseQuota(c, c.records())
+			if errors.Is(err, errBeganToLead) {
+				continue
+			}
 			return err
 		}
 		if err = j.awaitRecorded(ctx, opened, applied); err == nil {

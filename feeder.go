@@ -110,6 +110,9 @@ func (f *feeder) admit(ctx context.Context, r *changeBatch, done func(error)) er
 		f.submitLocked(r, true, done)
 		return nil
 	}
+	if c.kind == toAccept && c.takesIn == nil && !c.follows { // a transaction may have been committed since beginToLead looked
+		return errBeganToLead
+	}
 	if c.kind == toAccept && !c.counted { // it has the lease only now
 		f.bus.intake.quota.Add(c.records())
 		c.counted = true

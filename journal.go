@@ -105,6 +105,7 @@ type opening struct {
 	events    []Event   // for Observer.Accepted
 	inside    bool      // a handler publishes them
 	left      bool      // the events were left in incoming
+	follows   bool      // what was published before it in transactions is taken in
 	counted   bool      // intake.quota has the records
 	pass      room.Pass // of acquireRoom
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -145,6 +146,41 @@ func TestT2_MoreKeysThanAreNoted(t *testing.T) {
 		require.EqualValues(t, 1, readsOf(t, bus, n, "3", "k"))
 		time.Sleep(5 * time.Hour)
 		require.Zero(t, readsOf(t, bus, n, "4", "k"))
+		shutdown(t, bus)
+	})
+}
+
+// A transaction is committed while a bus begins to lead, after its last look at incoming. A later publication of the key has
+// found a bus that leaves its events in incoming, and is recorded by one that leads.
+func TestT2_APublicationFollowsATransactionWhileTheBusBeginsToLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		inner := disk.Open()
+		spy := &spyStore{Store: inner}
+		bus, _ := newBus(t, eventbus.WithStore(struct {
+			*spyStore
+			driver.TxStore
+		}{spy, inner.(driver.TxStore)}))
+		disk.handles(t, bus, "mail", nil)
+		tx := disk.Begin()
+		_, err := bus.PublishTx(t.Context(), tx, "a", "1", eventbus.Key("k"))
+		require.NoError(t, err)
+		reads := 0
+		spy.before = func(method string) {
+			if method != "end of Incoming" {
+				return
+			}
+			if reads++; reads == 2 { // that of beginToLead
+				assert.NoError(t, tx.Commit())
+				go mustPublish(t, bus, "a", "2", eventbus.Key("k"))
+				time.Sleep(time.Millisecond)
+			}
+		}
+		require.NoError(t, bus.Start(t.Context()))
+		time.Sleep(time.Second)
+		require.GreaterOrEqual(t, reads, 2)
+		require.Equal(t, []string{"mail 1 1", "mail 2 1"}, disk.took())
+		requireBalanced(t, bus)
 		shutdown(t, bus)
 	})
 }
