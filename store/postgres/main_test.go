@@ -3,6 +3,7 @@
 package postgres
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -12,7 +13,19 @@ import (
 	"github.com/surebus/eventbus/store/postgres/postgrestest"
 )
 
+// Search makes the tests search longer, and run through a pooler too.
+var Search = flag.Bool("search", false, "search longer")
+
+// Child is what a process of TestClusterCrash does. It returns its exit code.
+var Child func() int
+
+// ChildVariable is set in the environment of such a process.
+const ChildVariable = "EVENTBUS_TEST_CHILD"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(ChildVariable) != "" {
+		os.Exit(Child())
+	}
 	code := m.Run()
 	for _, err := range []error{postgrestest.RemoveShared(), goleak.Find()} {
 		if err != nil {

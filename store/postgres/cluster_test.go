@@ -1,0 +1,427 @@
+//go:build unix
+
+package postgres_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/store/postgres"
+	"github.com/surebus/eventbus/store/postgres/postgrestest"
+)
+
+var (
+	kills = flag.Int("kills", 10, "disturbances of TestClusterCrash")
+	seed  = flag.Uint64("seed", uint64(time.Now().UnixNano()), "seed of TestClusterCrash")
+)
+
+const (
+	members       = 3 // processes at a time
+	publishers    = 4 // of a process
+	clusterLease  = 2 * time.Second
+	clusterSchema = "eventbus"
+)
+
+func init() { postgres.Child = clusterChild }
+
+// clusterChild is a process of the cluster: it publishes, plainly and in transactions, and handles when it has the lease. It
+// reports each step in a line: P and A when a publication begins and is accepted, B and E when a call begins and ends.
+func clusterChild() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	if err := runChild(ctx, os.Getenv(postgres.ChildVariable), os.Getenv("EVENTBUS_TEST_DSN")); err != nil {
+		fmt.Println("X", err)
+		return 1
+	}
+	return 0
+}
+
+func runChild(ctx context.Context, name, dsn string) error {
+	bus, err := openCluster(dsn)
+	for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); bus, err = openCluster(dsn) {
+		time.Sleep(50 * time.Millisecond) // the server restarts
+	}
+	if err != nil {
+		return err
+	}
+	_, err = bus.Subscribe("work", eventbus.Typed(func(_ context.Context, n string) error {
+		fmt.Println("B", n)
+		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+		fmt.Println("E", n)
+		return nil
+	}), eventbus.Named("work"))
+	if err != nil {
+		return err
+	}
+	var all sync.WaitGroup
+	if name != "last" {
+		pool, err := pgxpool.New(context.Background(), dsn)
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		for p := range publishers {
+			all.Go(func() { publishAlways(ctx, bus, pool, fmt.Sprintf("%s-%d", name, p)) })
+		}
+	}
+	if err := bus.Start(ctx); err == nil && name == "last" {
+		drained, cancel := context.WithTimeout(ctx, 2*time.Minute)
+		defer cancel()
+		if err := drainAll(drained, bus); err != nil {
+			return err
+		}
+		fmt.Println("D")
+	} else {
+		<-ctx.Done()
+	}
+	all.Wait()
+	ending, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return bus.Shutdown(ending)
+}
+
+func openCluster(dsn string) (*eventbus.Bus, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	s, err := postgres.Open(ctx, dsn, postgres.WithSchema(clusterSchema), postgres.WithLeaseTime(clusterLease))
+	if err != nil {
+		return nil, err
+	}
+	bus, err := eventbus.New(eventbus.WithStore(s), eventbus.WithStandby())
+	if err != nil {
+		return nil, errors.Join(err, s.Close(ctx))
+	}
+	return bus, nil
+}
+
+// drainAll waits until the store has nothing left.
+func drainAll(ctx context.Context, bus *eventbus.Bus) error {
+	for {
+		if err := bus.Drain(ctx); err != nil {
+			return err
+		}
+		m := bus.Metrics()
+		if m.Store.Unsettled()+m.Store.Incoming == 0 {
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%+v are left: %w", m.Store, ctx.Err())
+		}
+	}
+}
+
+// publishAlways publishes under a key of its own until ctx ends. After an error the outcome is unknown, and it goes on with
+// the next event.
+func publishAlways(ctx context.Context, bus *eventbus.Bus, pool *pgxpool.Pool, key string) {
+	for i := 0; ctx.Err() == nil; i++ {
+		n := fmt.Sprintf("%s-%06d", key, i)
+		fmt.Println("P", n)
+		err := func() error {
+			if i%5 != 0 {
+				_, err := bus.Publish(context.Background(), "work", n, eventbus.Key(key))
+				return err
+			}
+			within, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			tx, err := pool.Begin(within)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = tx.Rollback(within) }()
+			if _, err := bus.PublishTx(within, tx, "work", n, eventbus.Key(key)); err != nil {
+				return err
+			}
+			return tx.Commit(within)
+		}()
+		if err == nil {
+			fmt.Println("A", n)
+		}
+		time.Sleep(time.Duration(rand.IntN(4000)) * time.Microsecond)
+	}
+}
+
+// report is a line of a process.
+type report struct {
+	member *member
+	at     time.Time
+	kind   string
+	text   string
+}
+
+// member is a process of the cluster.
+type member struct {
+	name  string
+	cmd   *exec.Cmd
+	ended chan struct{}
+	err   error // of Wait; written before ended is closed
+}
+
+// cluster runs the processes, and notes what they report.
+type cluster struct {
+	t      *testing.T
+	server *postgrestest.Server
+	random *rand.Rand
+	born   int
+	alive  []*member
+	began  time.Time
+
+	disturbed []disturbance
+	story     []string // of the disturbances
+
+	mu      sync.Mutex // guards the following
+	reports []report
+}
+
+// disturbance is a fault. member is nil for one of the server, which concerns all.
+type disturbance struct {
+	what     string
+	member   *member
+	from, to time.Time
+}
+
+func (c *cluster) start(name string) *member {
+	c.t.Helper()
+	m := &member{name: name, cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	m.cmd.Env = append(os.Environ(), postgres.ChildVariable+"="+name, "EVENTBUS_TEST_DSN="+c.server.DSN())
+	out, err := m.cmd.StdoutPipe()
+	require.NoError(c.t, err)
+	m.cmd.Stderr = os.Stderr
+	require.NoError(c.t, m.cmd.Start())
+	go func() {
+		defer close(m.ended)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			kind, text, _ := strings.Cut(lines.Text(), " ")
+			c.mu.Lock()
+			c.reports = append(c.reports, report{m, time.Now(), kind, text})
+			c.mu.Unlock()
+		}
+		m.err = m.cmd.Wait()
+	}()
+	return m
+}
+
+// refill starts processes in place of those that have ended.
+func (c *cluster) refill() {
+	for len(c.alive) < members {
+		c.born++
+		c.alive = append(c.alive, c.start(fmt.Sprintf("p%d", c.born)))
+	}
+}
+
+func (c *cluster) disturb(what string, m *member, fault func()) {
+	c.t.Helper()
+	began := time.Now()
+	fault()
+	c.disturbed = append(c.disturbed, disturbance{what, m, began, time.Now()})
+	name := "the server"
+	if m != nil {
+		name = m.name
+	}
+	c.story = append(c.story, fmt.Sprintf("%8v %s %s", began.Sub(c.began).Round(time.Millisecond), what, name))
+}
+
+// pick removes a process from those that are alive.
+func (c *cluster) pick() *member {
+	i := c.random.IntN(len(c.alive))
+	m := c.alive[i]
+	c.alive = append(c.alive[:i:i], c.alive[i+1:]...)
+	return m
+}
+
+func (c *cluster) end(m *member, signal syscall.Signal) {
+	c.t.Helper()
+	if err := m.cmd.Process.Signal(signal); err != nil {
+		<-m.ended
+		c.t.Fatalf("%s has ended by itself: %v: %v", m.name, m.err, c.lastLines(m))
+	}
+	select {
+	case <-m.ended:
+	case <-time.After(time.Minute):
+		_ = m.cmd.Process.Kill()
+		require.FailNow(c.t, "a process does not end", "%s, signal %v", m.name, signal)
+	}
+	if lines := c.lastLines(m); signal == syscall.SIGTERM && len(lines) > 0 { // otherwise it had not begun to catch it
+		require.NoError(c.t, m.err, "%s: %v", m.name, lines)
+	}
+}
+
+// lastLines returns what a process has reported last.
+func (c *cluster) lastLines(m *member) (lines []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.reports {
+		if r.member == m {
+			lines = append(lines, r.kind+" "+r.text)
+		}
+	}
+	return lines[max(0, len(lines)-5):]
+}
+
+// fault does one of the things that happen to a cluster.
+func (c *cluster) fault() {
+	c.t.Helper()
+	switch n := c.random.IntN(20); {
+	case n < 9:
+		m := c.pick()
+		c.disturb("SIGKILL", m, func() { c.end(m, syscall.SIGKILL) })
+	case n < 12:
+		m := c.pick()
+		c.disturb("SIGTERM", m, func() { c.end(m, syscall.SIGTERM) })
+	case n < 15:
+		m := c.pick()
+		c.disturb("SIGSTOP", m, func() {
+			require.NoError(c.t, m.cmd.Process.Signal(syscall.SIGSTOP))
+			time.Sleep(time.Duration(c.random.Int64N(int64(2 * clusterLease))))
+			require.NoError(c.t, m.cmd.Process.Signal(syscall.SIGCONT))
+		})
+		c.alive = append(c.alive, m)
+	case n < 18:
+		c.disturb("sessions end", nil, func() { require.NoError(c.t, c.server.EndSessions(c.t.Context())) })
+	default:
+		c.disturb("immediate restart", nil, func() { require.NoError(c.t, c.server.Restart(c.t.Context(), "immediate")) })
+	}
+}
+
+// TestClusterCrash disturbs processes and their server: SIGKILL, SIGSTOP, deploys, killed sessions, crashes of the server.
+// Every accepted event is handled, keys keep their order, and only what ran at a disturbance is handled again.
+func TestClusterCrash(t *testing.T) {
+	t.Parallel()
+	c := &cluster{t: t, server: privateServer(t), random: rand.New(rand.NewPCG(*seed, 0)), began: time.Now()}
+	t.Logf("%d kills, -seed=%d", *kills, *seed)
+	t.Cleanup(func() {
+		for _, m := range c.alive {
+			_ = m.cmd.Process.Kill()
+		}
+	})
+	for range *kills {
+		c.refill()
+		time.Sleep(time.Duration(c.random.IntN(400)) * time.Millisecond)
+		c.fault()
+	}
+	c.refill()
+	for len(c.alive) > 0 {
+		c.end(c.pick(), syscall.SIGTERM)
+	}
+	last := c.start("last")
+	c.alive = append(c.alive, last)
+	select {
+	case <-last.ended:
+		t.Fatalf("the last process ended: %v", last.err)
+	case <-c.drained():
+	case <-time.After(3 * time.Minute):
+		t.Fatal("the last process does not drain the store")
+	}
+	c.end(c.pick(), syscall.SIGTERM)
+	c.check()
+}
+
+// drained is closed when the last process has drained the store.
+func (c *cluster) drained() <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		for ticker := time.NewTicker(10 * time.Millisecond); ; <-ticker.C {
+			c.mu.Lock()
+			kind := ""
+			if len(c.reports) > 0 {
+				kind = c.reports[len(c.reports)-1].kind
+			}
+			c.mu.Unlock()
+			if kind == "D" {
+				close(done)
+				return
+			}
+		}
+	}()
+	return done
+}
+
+// call is a call of the handler.
+type call struct {
+	member *member
+	at     time.Time
+}
+
+// check compares the reports with the promises.
+func (c *cluster) check() {
+	began, accepted := make(map[string]time.Time), make(map[string]time.Time)
+	calls, ended := make(map[string][]call), make(map[string]bool)
+	var lost, early, repeated, unordered int
+	last := make(map[string]string) // by key: the event that was first called last
+	var slowest time.Duration
+	for _, r := range c.reports {
+		switch r.kind {
+		case "P":
+			began[r.text] = r.at
+		case "A":
+			accepted[r.text] = r.at
+		case "B":
+			if len(calls[r.text]) == 0 {
+				key := r.text[:strings.LastIndexByte(r.text, '-')]
+				if at, ok := accepted[r.text]; ok && r.text < last[key] && at.Before(began[last[key]]) {
+					unordered++
+					first := calls[last[key]][0]
+					c.t.Logf("%s was called by %s at %v, after %s by %s at %v; accepted at %v", r.text, r.member.name, r.at.Sub(c.began).Round(time.Millisecond),
+						last[key], first.member.name, first.at.Sub(c.began).Round(time.Millisecond), at.Sub(c.began).Round(time.Millisecond))
+				}
+				last[key] = max(last[key], r.text)
+				if at, ok := accepted[r.text]; ok {
+					slowest = max(slowest, r.at.Sub(at))
+				}
+			} else {
+				repeated++
+				if before := calls[r.text][len(calls[r.text])-1]; !c.disturbedBetween(before, r.at) {
+					early++
+					c.t.Logf("%s was called again by %s, %v after the call of %s, without a disturbance", r.text, r.member.name, r.at.Sub(before.at), before.member.name)
+				}
+			}
+			calls[r.text] = append(calls[r.text], call{r.member, r.at})
+		case "E":
+			ended[r.text] = true
+		case "X":
+			c.t.Errorf("%s: %s", r.member.name, r.text)
+		}
+	}
+	for n := range accepted {
+		if !ended[n] {
+			lost++
+			c.t.Logf("%s was accepted and not handled", n)
+		}
+	}
+	c.t.Logf("%d kills, %d processes, %d accepted, %d lost, %d repeated, slowest %v", *kills, c.born, len(accepted), lost, repeated, slowest.Round(time.Millisecond))
+	if lost+early+unordered > 0 {
+		c.t.Log(strings.Join(c.story, "\n"))
+	}
+	require.Zero(c.t, lost, "lost")
+	require.Zero(c.t, early, "repeated without a disturbance")
+	require.Zero(c.t, unordered, "out of the order of their key")
+	require.NotEmpty(c.t, accepted)
+}
+
+// disturbedBetween reports whether something happened to the process of a call, or to the server, after the call and before
+// an instant.
+func (c *cluster) disturbedBetween(from call, until time.Time) bool {
+	for _, d := range c.disturbed {
+		if (d.member == nil || d.member == from.member) && d.to.After(from.at.Add(-5*time.Second)) && d.from.Before(until) {
+			return true
+		}
+	}
+	return false
+}
