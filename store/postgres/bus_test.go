@@ -97,7 +97,7 @@ func TestS6_OutagesOfTheServerAreADelay(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Remove()) })
 	events, outages, publishers := 20_000, 10, 64
-	if testing.Short() {
+	if !*postgres.Search {
 		events, outages = 4000, 4
 	}
 	var c counter

@@ -90,7 +90,7 @@ func TestT6_EffectsThroughOutages(t *testing.T) {
 	t.Parallel()
 	server := privateServer(t)
 	events, outages := 4000, 12
-	if testing.Short() {
+	if !*postgres.Search {
 		events, outages = 800, 4
 	}
 	e := newEffects(t, server.DSN())

@@ -35,13 +35,14 @@ func TestStore_ThroughAPooler(t *testing.T) {
 	dsn := pooler(t, server).DSN()
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
 		schema := postgrestest.NewSchema()
-		return storetest.Backend{
-			Open: func(t *testing.T) driver.Store {
-				s := openIn(t, dsn, schema)
-				require.True(t, s.source.pooled, "the store notices the pooler")
-				return s
-			},
+		b := backend(schema, dsn)
+		open := b.Open
+		b.Open = func(t *testing.T) driver.Store {
+			s := open(t)
+			require.True(t, s.(*Store).source.pooled, "the store notices the pooler")
+			return s
 		}
+		return b
 	})
 }
 

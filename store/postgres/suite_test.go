@@ -85,24 +85,30 @@ func TestStore(t *testing.T) {
 		schema := postgrestest.NewSchema()
 		dsn := server.DSNOf(databases[backends%2]) // a test with two backends has one in each
 		backends++
-		return storetest.Backend{
-			Open:  func(t *testing.T) driver.Store { return openIn(t, dsn, schema) },
-			Crash: func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
-			Fail: func(t *testing.T, store driver.Store) {
-				inside(t, store.(*Store), func(c *committer) { c.faults.fail = errors.New("the server fails") })
-			},
-			LoseLease: func(t *testing.T, store driver.Store) {
-				exec(t, store.(*Store), "UPDATE ~.instance SET epoch = 0, leased = 0 WHERE id = $1", store.(*Store).instance.Load())
-			},
-			Deny: func(t *testing.T, store driver.Store) {
-				inside(t, store.(*Store), func(c *committer) { c.faults.deny = true })
-			},
-			Begin: func(t *testing.T) (tx any, commit, rollback func() error) {
-				conn, err := pgx.Connect(context.Background(), dsn)
-				require.NoError(t, err)
-				return begin(t, conn)
-			},
-			TxFrom: func(ctx context.Context) any { return Tx(ctx) },
-		}
+		return backend(schema, dsn)
 	})
+}
+
+// backend returns the backend of a schema, with all optional parts. The other slots are not built.
+func backend(schema, dsn string) storetest.Backend {
+	return storetest.Backend{
+		Open:  func(t *testing.T) driver.Store { return openIn(t, dsn, schema) },
+		Crash: func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
+		Fail: func(t *testing.T, store driver.Store) {
+			inside(t, store.(*Store), func(c *committer) { c.faults.fail = errors.New("the server fails") })
+		},
+		LoseLease: func(t *testing.T, store driver.Store) {
+			exec(t, store.(*Store), "UPDATE ~.instance SET epoch = 0, leased = 0 WHERE id = $1", store.(*Store).instance.Load())
+		},
+		Deny: func(t *testing.T, store driver.Store) {
+			inside(t, store.(*Store), func(c *committer) { c.faults.deny = true })
+		},
+		Begin: func(t *testing.T) (tx any, commit, rollback func() error) {
+			conn, err := pgx.Connect(context.Background(), dsn)
+			require.NoError(t, err)
+			return begin(t, conn)
+		},
+		TxFrom: func(ctx context.Context) any { return Tx(ctx) },
+		Slots:  1,
+	}
 }
