@@ -54,7 +54,7 @@ func (f *fleet) start() error {
 		return err
 	}
 	f.born++
-	r := &replica{number: f.born, cmd: exec.Command(program), leads: make(chan struct{}), ended: make(chan struct{})}
+	r := &replica{number: f.born, cmd: exec.CommandContext(context.Background(), program), leads: make(chan struct{}), ended: make(chan struct{})}
 	r.cmd.Env, r.cmd.Stderr = append(os.Environ(), replicaVariable+"="+f.dsn), f.stderr
 	stdout, err := r.cmd.StdoutPipe()
 	if err != nil {

@@ -40,13 +40,16 @@ const (
 
 func init() { postgres.Child = clusterChild }
 
+// say reports a step to the parent.
+func say(kind string, of ...any) { _, _ = fmt.Fprintln(os.Stdout, append([]any{kind}, of...)...) }
+
 // clusterChild is a process of the cluster: it publishes, plainly and in transactions, and handles when it has the lease. It
 // reports each step in a line: P and A when a publication begins and is accepted, B and E when a call begins and ends.
 func clusterChild() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	if err := runChild(ctx, os.Getenv(postgres.ChildVariable), os.Getenv("EVENTBUS_TEST_DSN")); err != nil {
-		fmt.Println("X", err)
+		say("X", err)
 		return 1
 	}
 	return 0
@@ -61,9 +64,9 @@ func runChild(ctx context.Context, name, dsn string) error {
 		return err
 	}
 	_, err = bus.Subscribe("work", eventbus.Typed(func(_ context.Context, n string) error {
-		fmt.Println("B", n)
+		say("B", n)
 		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
-		fmt.Println("E", n)
+		say("E", n)
 		return nil
 	}), eventbus.Named("work"))
 	if err != nil {
@@ -86,7 +89,7 @@ func runChild(ctx context.Context, name, dsn string) error {
 		if err := drainAll(drained, bus); err != nil {
 			return err
 		}
-		fmt.Println("D")
+		say("D")
 	} else {
 		<-ctx.Done()
 	}
@@ -133,7 +136,7 @@ func drainAll(ctx context.Context, bus *eventbus.Bus) error {
 func publishAlways(ctx context.Context, bus *eventbus.Bus, pool *pgxpool.Pool, key string) {
 	for i := 0; ctx.Err() == nil; i++ {
 		n := fmt.Sprintf("%s-%06d", key, i)
-		fmt.Println("P", n)
+		say("P", n)
 		err := func() error {
 			if i%5 != 0 {
 				_, err := bus.Publish(context.Background(), "work", n, eventbus.Key(key))
@@ -152,7 +155,7 @@ func publishAlways(ctx context.Context, bus *eventbus.Bus, pool *pgxpool.Pool, k
 			return tx.Commit(within)
 		}()
 		if err == nil {
-			fmt.Println("A", n)
+			say("A", n)
 		}
 		time.Sleep(time.Duration(rand.IntN(4000)) * time.Microsecond)
 	}
@@ -199,7 +202,7 @@ type disturbance struct {
 
 func (c *cluster) start(name string) *member {
 	c.t.Helper()
-	m := &member{name: name, cmd: exec.Command(os.Args[0]), ended: make(chan struct{})}
+	m := &member{name: name, cmd: exec.CommandContext(context.Background(), os.Args[0]), ended: make(chan struct{})}
 	m.cmd.Env = append(os.Environ(), postgres.ChildVariable+"="+name, "EVENTBUS_TEST_DSN="+c.server.DSN())
 	out, err := m.cmd.StdoutPipe()
 	require.NoError(c.t, err)
