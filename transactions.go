@@ -67,6 +67,8 @@ func InTx() SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.once = true })
 }
 
+var errOtherContext = errors.New("eventbus: InTx: a middleware has replaced the handler's context: derive the new one from it")
+
 // once returns a handler that runs in a transaction: see InTx.
 func (b *Bus) once(handler Handler) (Handler, error) {
 	store, ok := b.config.store.(driver.OnceStore)
@@ -74,7 +76,11 @@ func (b *Bus) once(handler Handler) (Handler, error) {
 		return nil, &OptionError{Option: "InTx", Reason: "the bus has no store that runs handlers in transactions: use store/postgres, or the middleware of module inbox with a database of your own"}
 	}
 	return func(ctx context.Context, e Event) error {
-		d := callFrom(ctx).delivery()
+		call := callFrom(ctx)
+		if call == nil {
+			return errOtherContext
+		}
+		d := call.delivery()
 		m := driver.Mark{
 			Event: driver.ID(e.ID), Names: append([]string{d.Subscription}, d.Formerly...), Edits: d.Edits,
 			Until: b.time.Now().UTC.Add(b.config.idempotency),

@@ -225,8 +225,8 @@ type Mark struct {
 	// Until, are one.
 	Names []string
 	Edits int // number of replays that replaced the payload: each is handled by itself
-	// Until is how long the store keeps the mark at least, by Batch.Aged. It also keeps it while it has a record or a
-	// letter of the event.
+	// Until is how long the store keeps the mark at least, by Batch.Aged. It also keeps it while it has a record, a
+	// letter or an incoming event of that id.
 	Until time.Time
 }
 

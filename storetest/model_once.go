@@ -103,7 +103,7 @@ func (m *Model) endMark(keys []markKey, own *mark, committed bool) {
 	}
 }
 
-// pruneMarksLocked forgets the marks whose time is over and whose events have neither a record nor a letter.
+// pruneMarksLocked forgets the marks whose time is over and whose events are gone.
 func (m *Model) pruneMarksLocked() {
 	var kept map[driver.ID]bool
 	for key, mark := range m.marks {
@@ -117,6 +117,9 @@ func (m *Model) pruneMarksLocked() {
 			}
 			for _, l := range m.letters {
 				kept[l.Event] = true
+			}
+			for _, in := range m.incoming { // such as a replay that a tool has left
+				kept[in.Record.ID] = true
 			}
 		}
 		if !kept[key.event] {

@@ -198,12 +198,13 @@ func testOnceBlocksNoCommit(t *testing.T, r *rig) {
 // A mark is kept until its time is over, and while there is a record or a letter of its event. Later it is forgotten.
 func testOnceKept(t *testing.T, r *rig) {
 	s := r.open(t)
-	dead, waiting, settled, unended := handled(), handled(), handled(), handled()
+	dead, waiting, left, settled, unended := handled(), handled(), handled(), handled(), handled()
 	unended.Until = noon.Add(1000 * time.Hour)
 	record, of := ready(leased), letter()
 	record.ID, of.Event = waiting.Event, dead.Event
-	apply(t, s, &driver.Batch{Now: noon, New: []*driver.Record{record}, Bury: []*driver.Letter{of}})
-	for _, m := range []driver.Mark{dead, waiting, settled, unended} {
+	in := incoming(func(n *driver.Record) { n.ID = left.Event })
+	apply(t, s, &driver.Batch{Now: noon, New: []*driver.Record{record}, Bury: []*driver.Letter{of}, Leave: []*driver.Incoming{in}})
+	for _, m := range []driver.Mark{dead, waiting, left, settled, unended} {
 		r.requireRuns(t, s, m, true, "a mark")
 	}
 	at := noon
@@ -216,8 +217,8 @@ func testOnceKept(t *testing.T, r *rig) {
 	apply(t, s, &driver.Batch{Now: noon.Add(100 * time.Hour), AgedAt: settled.Until.Add(-1), New: []*driver.Record{ready()}})
 	r.requireRuns(t, s, settled, false, "a mark whose time is not over by AgedAt")
 	pass()
-	for _, m := range []driver.Mark{dead, waiting, unended} {
-		r.requireRuns(t, s, m, false, "a mark with a record, a letter, or time left")
+	for _, m := range []driver.Mark{dead, waiting, left, unended} {
+		r.requireRuns(t, s, m, false, "a mark with a record, a letter, an incoming event, or time left")
 	}
 	r.requireRuns(t, s, settled, true, "a mark of an event that is gone")
 	apply(t, s, &driver.Batch{Now: at, Delete: []driver.Ref{record.Ref}, Take: []driver.ID{of.ID}})

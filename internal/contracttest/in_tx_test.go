@@ -230,3 +230,20 @@ func TestT6_WithoutTheOption(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A middleware that gives the handler a context of its own is told so.
+func TestT6_AnotherContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handlesInTx(t, bus, "mail", succeeds, eventbus.Use(func(next eventbus.Handler) eventbus.Handler {
+			return func(_ context.Context, e eventbus.Event) error { return next(context.Background(), e) }
+		}))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(time.Hour)
+		require.Empty(t, disk.took())
+		require.Contains(t, oneLetter(t, bus).Failures[0].Error, "a middleware has replaced")
+		shutdown(t, bus)
+	})
+}

@@ -22,7 +22,8 @@ func (p *plan) queuePrune(b *pgx.Batch) {
 	prune("dedupe", "ctid", "expires <= $1", "expires", storekit.TimeBound(p.now.Add(-time.Hour)))
 	prune("request", "id", "answer IS NOT NULL AND answered <= $1", "answered", storekit.TimeBound(p.now.Add(-driver.AnswerAge)))
 	const marks = `WITH old AS (
-			SELECT ctid, EXISTS (SELECT FROM ~.record r WHERE r.event = m.event) OR EXISTS (SELECT FROM ~.letter l WHERE l.event = m.event) AS used
+			SELECT ctid, EXISTS (SELECT FROM ~.record r WHERE r.event = m.event) OR EXISTS (SELECT FROM ~.letter l WHERE l.event = m.event)
+				OR EXISTS (SELECT FROM ~.incoming i WHERE i.event = m.event) AS used
 			FROM ~.mark m WHERE until <= $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED
 		), gone AS (DELETE FROM ~.mark m USING old WHERE m.ctid = old.ctid AND NOT old.used)
 		UPDATE ~.mark m SET until = $3 FROM old WHERE m.ctid = old.ctid AND old.used`
