@@ -117,7 +117,7 @@ func (f *feeder) divideRecord(w *batch, r *record) (entering []*record) {
 	}
 	d := b.durable.decodeRow(r, to)
 	missing = slices.DeleteFunc(missing, func(i int) bool { return i < int(d.next) })
-	isolates := b.config.isolation && len(r.Targets) > 1 && int(d.next) < len(r.Targets) // otherwise it only settles
+	isolates := b.config.isolation && len(r.Targets) > 1 && !d.isVisited()
 	switch {
 	case len(missing) == 0 && !isolates:
 		return []*record{r}

@@ -157,6 +157,10 @@ func (d *dispatch) elapsed(now timeline.Instant, t *timeline.Timeline) time.Dura
 	return now.UTC.Sub(d.published(t)) - parked
 }
 
+// isVisited reports whether every target has been visited. A dispatch that was read from a store may then only have to
+// settle: its last target was split off, and the process ended.
+func (d *dispatch) isVisited() bool { return int(d.next) == len(d.to.subscriptions) }
+
 // isLast reports whether the next target is the last, and no earlier target has handled the event
 // in this dispatch.
 func (d *dispatch) isLast() bool {

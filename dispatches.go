@@ -58,7 +58,8 @@ type DispatchInfo struct {
 	Published time.Time     `json:"published"` // in UTC
 	State     DispatchState `json:"state"`
 	// Subscription is the next one in the dispatch's order: the one whose handler runs, at whose door
-	// the dispatch is parked, or at which its next attempt begins.
+	// the dispatch is parked, or at which its next attempt begins. It is empty if the dispatch only has
+	// to settle.
 	Subscription string `json:"subscription"`
 	// Targets lists Subscription and those after it.
 	Targets []string `json:"targets"`
@@ -278,10 +279,13 @@ func (v *views) describeCall(c *call) DispatchInfo {
 func (v *views) describeFixed(d *dispatch, next int32) DispatchInfo {
 	i := DispatchInfo{
 		Event: d.id, Type: d.to.eventType, Key: d.key, Published: d.published(v.time), Replays: int(d.replay().count),
-		Subscription: d.to.subscriptions[next].id,
+		Targets: make([]string, 0, len(d.to.subscriptions)-int(next)),
 	}
 	for _, s := range d.to.subscriptions[next:] {
 		i.Targets = append(i.Targets, s.id)
+	}
+	if len(i.Targets) > 0 {
+		i.Subscription = i.Targets[0]
 	}
 	return i
 }

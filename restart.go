@@ -355,7 +355,7 @@ func (j *durable) detain(d *dispatch, s *row) bool {
 		j.unload(d)
 	case due > j.time.Nanos():
 		j.machine.delayUntil(d, due)
-	case s.marked || s.crashes < driver.SuspectCrashes:
+	case s.marked || s.crashes < driver.SuspectCrashes || d.isVisited(): // a visited one runs no handler, and only settles
 		return false
 	case s.crashes >= fatalCrashes:
 		j.machine.bury(d, ReasonCrash)

@@ -186,7 +186,7 @@ func decodeRecord(r *driver.Record) (decoded *record, err error) {
 	if r.Progress != nil && err == nil {
 		err = json.Unmarshal(r.Progress, &decoded.progress)
 	}
-	if p := decoded.progress; err == nil && p != nil && (p.Next < 0 || p.Next >= len(r.Targets)) {
+	if p := decoded.progress; err == nil && p != nil && (p.Next < 0 || p.Next > len(r.Targets)) {
 		err = fmt.Errorf("the next target is %d of %d", p.Next, len(r.Targets))
 	}
 	if err != nil {

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/storetest"
 )
 
 // A rule's budget is not renewed by a restart.
@@ -195,6 +197,80 @@ func TestP2_ARetryOfAKeyDoesNotWaitForAClockThatWasSetBack(t *testing.T) {
 		require.Empty(t, disk.took(), "a scheduled event keeps its instant")
 		mock.Add(2 * time.Hour)
 		require.Equal(t, []string{"mail scheduled 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
+
+// crashingAtSettlement returns a disk with an event whose first target has handled it, and whose second one's delivery was
+// split off. The process crashed before the event had settled. As long as it is told, the next one does, too.
+func crashingAtSettlement(t *testing.T, publishFirst ...string) (_ *disk, crashes *atomic.Bool) {
+	t.Helper()
+	crashes = new(atomic.Bool)
+	crashes.Store(true)
+	disk := newDisk(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
+		if crashes.Load() && len(b.Delete) > 0 {
+			f.Kind = storetest.CrashBefore
+		}
+		return f
+	}))
+	bus, mail := disk.startsTwo(t)
+	require.NoError(t, mail.Pause())
+	for _, payload := range append(publishFirst, "x") {
+		mustPublish(t, bus, "a", payload)
+	}
+	time.Sleep(time.Second) // the pool adds a worker
+	disk.crash(bus)
+	disk.took()
+	return disk, crashes
+}
+
+// startsTwo starts a process with two subscriptions. The first one handles "slow" for an hour.
+func (d *disk) startsTwo(t *testing.T, opts ...eventbus.Option) (bus *eventbus.Bus, second *eventbus.Subscription) {
+	t.Helper()
+	bus, _ = d.open(t, opts...)
+	d.handles(t, bus, "stock", func(payload string, _ int) error {
+		if payload == "slow" {
+			time.Sleep(time.Hour)
+		}
+		return nil
+	})
+	second = d.handles(t, bus, "mail", nil)
+	require.NoError(t, bus.Start(t.Context()))
+	return bus, second
+}
+
+func TestS3_AnEventWithNothingLeftOnlySettles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk, crashes := crashingAtSettlement(t)
+		for range 6 {
+			bus, _ := disk.startsTwo(t)
+			require.Empty(t, disk.took())
+			disk.crash(bus)
+		}
+
+		crashes.Store(false)
+		bus, mail := disk.startsTwo(t)
+		synctest.Wait()
+		require.Empty(t, letters(t, bus))
+		require.NoError(t, mail.Resume())
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+		shutdown(t, bus)
+		require.Empty(t, disk.Dump().Records)
+	})
+}
+
+func TestL6_AnEventWithNothingLeftIsListed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk, crashes := crashingAtSettlement(t, "slow")
+		crashes.Store(false)
+		bus, _ := disk.startsTwo(t, eventbus.WithConcurrency(1))
+		require.Equal(t, []string{"stock slow 1"}, disk.took())
+		page, err := bus.Dispatches(t.Context(), eventbus.DispatchQuery{State: eventbus.DispatchQueued})
+		require.NoError(t, err)
+		require.Len(t, page.Dispatches, 1)
+		require.Empty(t, page.Dispatches[0].Subscription)
+		require.Equal(t, []string{}, page.Dispatches[0].Targets)
+		time.Sleep(2 * time.Hour) // the handlers of both processes end
 		shutdown(t, bus)
 	})
 }
