@@ -32,10 +32,11 @@ func TestStore_ThroughAPooler(t *testing.T) {
 		t.Skip("it takes a minute")
 	}
 	server := ownServer(t)
-	dsn := pooler(t, server).DSN()
+	p := pooler(t, server)
+	require.NoError(t, server.Exec(t.Context(), "CREATE DATABASE other"))
+	databases := alternating(p.DSNOf)
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
-		schema := postgrestest.NewSchema()
-		b := backend(schema, dsn)
+		b := backend(postgrestest.NewSchema(), databases())
 		open := b.Open
 		b.Open = func(t *testing.T) driver.Store {
 			s := open(t)

@@ -5,6 +5,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -49,7 +50,8 @@ func exec(t testing.TB, s *Store, sql string, args ...any) {
 	require.NoError(t, conn.Close(context.Background()))
 }
 
-// crash ends a store as SIGKILL does. An operator ends its lease, so that nobody has to wait.
+// crash ends a store as SIGKILL does. An operator ends its lease, so that nobody has to wait, and behind a pooler, which
+// hides the connections of processes, says that it has crashed.
 func crash(t testing.TB, s *Store) {
 	t.Helper()
 	s.watching.Close()
@@ -62,7 +64,8 @@ func crash(t testing.TB, s *Store) {
 	require.Eventually(t, func() bool {
 		return postgrestest.Shared(t).Exec(context.Background(), "SELECT 1 / count(*) FROM pg_stat_activity WHERE pid = $1", backend) != nil // none
 	}, 10*time.Second, 5*time.Millisecond)
-	exec(t, s, "UPDATE ~.instance SET expires = '-infinity' WHERE id = $1", s.instance.Load())
+	const none = math.MaxInt32 // process
+	exec(t, s, "UPDATE ~.instance SET expires = '-infinity', backend = CASE backend WHEN 0 THEN $2 ELSE backend END WHERE id = $1", s.instance.Load(), none)
 }
 
 // begin begins a transaction on a connection, which is closed at the end of the test.
@@ -79,14 +82,17 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	server := postgrestest.Shared(t)
 	require.NoError(t, server.Exec(t.Context(), "CREATE DATABASE other"))
-	databases := []string{"postgres", "other"}
+	databases := alternating(server.DSNOf)
+	storetest.Run(t, func(*testing.T) storetest.Backend { return backend(postgrestest.NewSchema(), databases()) })
+}
+
+// alternating returns the two databases of a server in turn: a test with two backends has one in each.
+func alternating(dsnOf func(database string) string) func() string {
 	backends := 0
-	storetest.Run(t, func(t *testing.T) storetest.Backend {
-		schema := postgrestest.NewSchema()
-		dsn := server.DSNOf(databases[backends%2]) // a test with two backends has one in each
+	return func() string {
 		backends++
-		return backend(schema, dsn)
-	})
+		return dsnOf([]string{"postgres", "other"}[backends%2])
+	}
 }
 
 // backend returns the backend of a schema, with all optional parts. The other slots are not built.

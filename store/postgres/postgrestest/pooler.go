@@ -80,8 +80,11 @@ func (s *Server) StartPooler(ctx context.Context) (*Pooler, error) {
 }
 
 // DSN returns a connection string of a superuser, for the database postgres.
-func (p *Pooler) DSN() string {
-	return "host=" + p.dir + " user=postgres dbname=postgres sslmode=disable"
+func (p *Pooler) DSN() string { return p.DSNOf("postgres") }
+
+// DSNOf returns a connection string of a superuser for a database.
+func (p *Pooler) DSNOf(database string) string {
+	return "host=" + p.dir + " user=postgres dbname=" + database + " sslmode=disable"
 }
 
 // Stop ends the pooler.
