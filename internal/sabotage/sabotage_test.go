@@ -70,7 +70,7 @@ func TestSabotage(t *testing.T) {
 		runs[b.Package] = append(runs[b.Package], b.Run)
 	}
 	for dir, regexps := range runs {
-		r := goTest(t, root, dir, strings.Join(regexps, "|"), patience)
+		r := goTest(t, root, dir, strings.Join(regexps, "|"), 10*patience)
 		require.Empty(t, r.failed, "these fail without any bug:\n%s", r.output)
 		require.True(t, r.ok, "go test %s fails without any bug:\n%s", dir, r.output)
 		sound[dir] = r

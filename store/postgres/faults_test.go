@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -112,6 +114,30 @@ func TestS6_LostAnswersAreResolved(t *testing.T) {
 			require.False(t, s.Lease().IsHeld())
 		}
 	}
+}
+
+// A commit that was on its way when the connection was lost arrives after the store has asked what became of it.
+func TestS6_ALateCommitIsVoid(t *testing.T) {
+	t.Parallel()
+	s := openOnly(t, postgrestest.NewSchema())
+	acquire(t, s)
+	inside(t, s, func(c *committer) {
+		late := &pgx.Batch{}
+		p, err := c.prepare(c.deadline(), []*job{{Batch: &driver.Batch{Now: noon, Epoch: c.row.epoch, New: []*driver.Record{record()}}}}, make([]error, 1), nil)
+		assert.NoError(t, err)
+		p.queue(late)
+		before := c.conn
+		c.conn = nil
+		committed, err := c.resolve(c.deadline(), true)
+		assert.NoError(t, err)
+		assert.False(t, committed)
+		p.undo()
+		assert.Equal(t, stateFenced, sqlState(s.source.send(context.Background(), before, late, false)))
+		closeNow(before)
+	})
+	stats, err := s.Stats(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, stats.Ready)
 }
 
 // The answer to the commit that begins a lease is lost, after a crash of the process before. The lease is the one that was

@@ -132,6 +132,18 @@ func (s *Server) Socket() string { return filepath.Join(s.dir, ".s.PGSQL.5432") 
 
 // Run runs the server after Stop or Kill, and waits until it accepts connections.
 func (s *Server) Run(ctx context.Context) error {
+	for {
+		err := s.run(ctx)
+		log := s.Log()
+		// The children of a killed server hold its memory until they have noticed.
+		if err == nil || ctx.Err() != nil || !strings.Contains(log[max(0, len(log)-512):], "pre-existing shared memory block") {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (s *Server) run(ctx context.Context) error {
 	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
