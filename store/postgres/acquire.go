@@ -77,7 +77,7 @@ func (s *Store) acquire(ctx context.Context, wait bool) (driver.Lease, error) {
 			continue
 		case <-ctx.Done():
 			err = fmt.Errorf("%w: %w", held, ctx.Err())
-		case <-s.closing:
+		case <-s.end.Began():
 			err = driver.ErrClosed
 		}
 		timer.Stop()

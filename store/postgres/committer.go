@@ -72,7 +72,7 @@ type faults struct {
 
 func (c *committer) init(s *Store, conn *pgx.Conn) {
 	c.store, c.conn = s, conn
-	c.queue = storekit.NewQueue[*claim](s.closed)
+	c.queue = storekit.NewQueue[*claim](s.end.Ended())
 	c.leased = make(map[driver.Ref]held)
 }
 

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -279,14 +278,13 @@ func (f *letterFilter) compare(rows pgx.Rows) (l *driver.Letter, matches bool, e
 //
 // Errors: those of LetterQuery.Parts and each, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Groups(ctx context.Context, q driver.LetterQuery, eachGroup func(g *driver.Group) error) error {
-	var groups []driver.Group
-	var others driver.Group
-	err := s.read(ctx, func(ctx context.Context, db querier) (err error) {
-		groups, others, err = s.countGroups(ctx, db, newLetterFilter(q))
-		return err
+	var groups storekit.Groups
+	err := s.read(ctx, func(ctx context.Context, db querier) error {
+		groups = storekit.Groups{}
+		return s.countGroups(ctx, db, newLetterFilter(q), &groups)
 	})
 	if err == nil {
-		err = s.eachGroup(ctx, groups, others, eachGroup)
+		err = s.eachGroup(ctx, &groups, eachGroup)
 	}
 	if err != nil {
 		return fmt.Errorf("Groups: %w", err)
@@ -294,10 +292,8 @@ func (s *Store) Groups(ctx context.Context, q driver.LetterQuery, eachGroup func
 	return nil
 }
 
-func (s *Store) eachGroup(ctx context.Context, groups []driver.Group, others driver.Group, eachGroup func(g *driver.Group) error) error {
-	slices.SortFunc(groups, func(x, y driver.Group) int {
-		return cmp.Or(cmp.Compare(y.Count, x.Count), bytes.Compare(y.Newest[:], x.Newest[:]))
-	})
+func (s *Store) eachGroup(ctx context.Context, of *storekit.Groups, eachGroup func(g *driver.Group) error) error {
+	groups, others := of.Largest()
 	for i := range groups {
 		g := &groups[i]
 		sample, err := s.Letter(ctx, g.Newest)
@@ -319,14 +315,17 @@ func (s *Store) eachGroup(ctx context.Context, groups []driver.Group, others dri
 	return nil
 }
 
-// countGroups returns the groups with their counts, times and newest letters. others counts the letters beyond the limit.
-func (s *Store) countGroups(ctx context.Context, db querier, f *letterFilter) (groups []driver.Group, others driver.Group, err error) {
+// countGroups collects the groups with their counts, times and newest letters.
+func (s *Store) countGroups(ctx context.Context, db querier, f *letterFilter, groups *storekit.Groups) error {
 	if f.q.Compares() {
-		return s.countByScan(ctx, db, f)
+		return s.scan(ctx, db, f, func(l *driver.Letter) bool {
+			groups.Add(driver.Group{Fingerprint: l.Fingerprint, Count: 1, First: l.DiedAt, Last: l.DiedAt, Newest: l.ID})
+			return true
+		})
 	}
 	// Before Postgres 18 there is no max(uuid). Its text sorts as the bytes do.
 	sql := `SELECT fingerprint, count(*), min(died_at), max(died_at), max(id::text COLLATE "C")::uuid AS newest FROM ~.letter WHERE ` + f.where + " GROUP BY fingerprint ORDER BY newest DESC"
-	err = each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
+	return each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
 		var fingerprint []byte
 		var first, last string
 		var g driver.Group
@@ -341,44 +340,7 @@ func (s *Store) countGroups(ctx context.Context, db querier, f *letterFilter) (g
 		if err != nil {
 			return &CorruptError{Table: "letter", Row: g.Newest.String(), Detail: err.Error()}
 		}
-		if len(groups) < driver.MaxGroups {
-			groups = append(groups, g)
-		} else {
-			addToGroup(&others, g.Count, g.First, g.Last, g.Newest)
-		}
+		groups.Add(g)
 		return nil
 	}, f.args...)
-	return groups, others, err
-}
-
-func (s *Store) countByScan(ctx context.Context, db querier, f *letterFilter) (groups []driver.Group, others driver.Group, err error) {
-	index := make(map[string]int)
-	err = s.scan(ctx, db, f, func(l *driver.Letter) bool {
-		i, ok := index[l.Fingerprint]
-		switch {
-		case ok:
-			addToGroup(&groups[i], 1, l.DiedAt, l.DiedAt, l.ID)
-		case len(groups) == driver.MaxGroups:
-			addToGroup(&others, 1, l.DiedAt, l.DiedAt, l.ID)
-		default:
-			index[l.Fingerprint] = len(groups)
-			groups = append(groups, driver.Group{Fingerprint: l.Fingerprint})
-			addToGroup(&groups[len(groups)-1], 1, l.DiedAt, l.DiedAt, l.ID)
-		}
-		return true
-	})
-	return groups, others, err
-}
-
-func addToGroup(g *driver.Group, count int, first, last time.Time, newest driver.ID) {
-	if g.Count == 0 || first.Before(g.First) {
-		g.First = first
-	}
-	if g.Count == 0 || last.After(g.Last) {
-		g.Last = last
-	}
-	if bytes.Compare(newest[:], g.Newest[:]) > 0 {
-		g.Newest = newest
-	}
-	g.Count += count
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -39,12 +38,9 @@ type Store struct {
 	lost      atomic.Int64                 // leases that the store has lost
 	acquiring chan struct{}                // held by the Acquire that tries to begin a lease
 
-	ctx       context.Context // ends with Close
-	cancel    context.CancelFunc
-	closeOnce sync.Once
-	closing   chan struct{} // closed when the first Close begins
-	closed    chan struct{} // closed when the first Close has done its work
-	closeErr  error         // of that work; written before closed is closed
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	end    *storekit.Closing
 }
 
 var (
@@ -94,7 +90,7 @@ func open(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts 
 		return nil, err
 	}
 	s := &Store{cfg: cfg, quotedSchema: pgx.Identifier{cfg.schema}.Sanitize(), began: time.Now(), acquiring: make(chan struct{}, 1)}
-	s.closing, s.closed = make(chan struct{}), make(chan struct{})
+	s.end = storekit.NewClosing()
 	s.host, _ = os.Hostname() // for messages only
 	s.lease.Store(new(driver.Lease))
 	s.handlers.config, s.handlers.pool = config.Copy(), pool
@@ -174,30 +170,14 @@ func (s *Store) Reopen(ctx context.Context) error {
 // Another error means that the server could not be told: the lease ends with its time, and the next Acquire takes that for
 // a crash. No event is lost.
 func (s *Store) Close(ctx context.Context) error {
-	first := false
-	s.closeOnce.Do(func() { // without waiting: the context of a second call may end earlier
-		first = true
-		close(s.closing)
+	return s.end.Close(ctx, func(end func(error)) {
 		s.watching.Close()
 		s.committer.queue.Close(func() {
-			s.closeErr = s.shut()
+			err := s.shut()
 			s.committer.stopped = true
-			close(s.closed)
+			end(err)
 		})
 	})
-	select {
-	case <-s.closed:
-	default:
-		select {
-		case <-s.closed:
-		case <-ctx.Done():
-			return fmt.Errorf("Close: %w", ctx.Err())
-		}
-	}
-	if first && s.closeErr != nil {
-		return fmt.Errorf("Close: %w", s.closeErr)
-	}
-	return nil
 }
 
 // shut ends the lease and closes the connections. It runs on the committer's goroutine.
@@ -243,7 +223,7 @@ func (s *Store) read(ctx context.Context, f func(context.Context, querier) error
 		select {
 		case <-wait.C:
 		case <-ctx.Done():
-		case <-s.closing:
+		case <-s.end.Began():
 		}
 		wait.Stop()
 	}

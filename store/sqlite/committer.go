@@ -52,7 +52,7 @@ type crashedLease struct{ suspects bool }
 
 func (c *committer) init(s *Store) {
 	c.store = s
-	c.queue = storekit.NewQueue[*leaseRequest](s.closed)
+	c.queue = storekit.NewQueue[*leaseRequest](s.end.Ended())
 	c.tx.committer = c
 }
 

@@ -14,6 +14,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // Store is a store in an SQLite file. Its methods are safe for concurrent use. See [driver.Store]
@@ -45,10 +46,7 @@ type Store struct {
 
 	watch watch
 
-	closeOnce sync.Once
-	closing   chan struct{} // closed when the first Close begins
-	closed    chan struct{} // closed when the first Close has done its work
-	closeErr  error         // of that work; written before closed is closed
+	end *storekit.Closing
 }
 
 var (
@@ -106,7 +104,7 @@ func open(ctx context.Context, path string, opts []Option) (*Store, error) {
 			zap.String("path", path))
 	}
 	s := &Store{path: path, cfg: cfg, fileLocks: !late, claiming: make(chan struct{}, 1), acquiring: make(chan struct{}, 1)}
-	s.closing, s.closed = make(chan struct{}), make(chan struct{})
+	s.end = storekit.NewClosing()
 	s.lease.Store(new(driver.Lease))
 	s.committer.init(s)
 	s.claims, s.reads = newReader(s), newReader(s)
@@ -326,30 +324,14 @@ func (s *Store) reopen(ctx context.Context) error {
 //
 // Another error means that the lease may not have ended: the next Open takes that for a crash. No event is lost.
 func (s *Store) Close(ctx context.Context) error {
-	first := false
-	s.closeOnce.Do(func() { // without waiting: the context of a second call may end earlier
-		first = true
-		close(s.closing)
+	return s.end.Close(ctx, func(end func(error)) {
 		s.watch.set.Close()
 		s.committer.queue.Close(func() {
-			s.closeErr = s.shut()
+			err := s.shut()
 			s.committer.stopped = true
-			close(s.closed)
+			end(err)
 		})
 	})
-	select {
-	case <-s.closed:
-	default:
-		select {
-		case <-s.closed:
-		case <-ctx.Done():
-			return fmt.Errorf("Close: %w", ctx.Err())
-		}
-	}
-	if first && s.closeErr != nil {
-		return fmt.Errorf("Close: %w", s.closeErr)
-	}
-	return nil
 }
 
 // shut ends the lease and closes the file. It runs on the committer's goroutine.
