@@ -90,7 +90,7 @@ var (
 )
 
 // Workloads are all workloads, in the order of the report.
-var Workloads = slices.Concat(generalWorkloads, concurrencyWorkloads, durableWorkloads, sharedWorkloads)
+var Workloads = slices.Concat(generalWorkloads, concurrencyWorkloads, durableWorkloads, sharedWorkloads, postgresWorkloads)
 
 // generalWorkloads are the workloads that need no limit of a subscription.
 var generalWorkloads = []Workload{

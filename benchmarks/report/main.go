@@ -48,7 +48,7 @@ const (
 	fullBenchtime, quickBenchtime = 150 * time.Millisecond, 60 * time.Millisecond
 )
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	flags := flag.NewFlagSet("report", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	quick := flags.Bool("quick", false, fmt.Sprintf("%d rounds of short runs", quickRounds))
@@ -90,7 +90,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	defer func() { _ = os.RemoveAll(scratch) }() // a temporary file more or less
 	load := loadAverage()                        // building adds to it
-	all, skipped, err := measurable(ctx, all, stderr)
+	server, err := startServer(ctx, all)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.remove()) }()
+	all, skipped, err := measurable(ctx, all, server.missing, stderr)
 	if err != nil {
 		return err
 	}
