@@ -111,6 +111,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if err != nil {
 		return err
 	}
+	if server.version != "" {
+		modules = append(modules, module{"PostgreSQL, the server", server.version})
+	}
 	if busy(load, runtime.NumCPU()) {
 		fmt.Fprintf(stderr, "the load average is %s on %d cores: what is measured now is rough\n", load, runtime.NumCPU())
 	}

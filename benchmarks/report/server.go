@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -18,7 +19,9 @@ type postgres struct {
 }
 
 // onServer reports whether a run needs a Postgres server.
-func onServer(run plan.Run) bool { return run.Workload == plan.Postgres || run.Workload == plan.Replicas }
+func onServer(run plan.Run) bool {
+	return run.Workload == plan.Postgres || run.Workload == plan.Replicas
+}
 
 // startServer starts the server on which all steps that need one are measured. The processes inherit its connection string
 // in server.Variable, which may name another server.
@@ -30,9 +33,12 @@ func startServer(ctx context.Context, steps []step) (*postgres, error) {
 	dsn := os.Getenv(server.Variable)
 	if dsn == "" {
 		started, err := server.Start(ctx)
-		if err != nil {
+		if errors.Is(err, server.ErrNone) {
 			p.missing = err.Error()
-			return p, ctx.Err()
+			return p, nil
+		}
+		if err != nil {
+			return nil, err
 		}
 		dsn = started.DSN()
 		if err := os.Setenv(server.Variable, dsn); err != nil {

@@ -19,13 +19,19 @@ import (
 // It has the form of keywords and values, such as "host=/tmp user=postgres". Without it, each measurement starts a server.
 const Variable = "EVENTBUS_BENCH_POSTGRES"
 
-// Start starts a private server in /tmp, with synchronous_commit=on. It returns an error if /tmp is in memory, or if no
-// server is installed (postgrestest.ErrNoServer).
+// ErrNone is matched by the error of Start if this machine cannot have a server.
+var ErrNone = errors.New("no Postgres server")
+
+// Start starts a private server in /tmp, with synchronous_commit=on.
 func Start(ctx context.Context) (*postgrestest.Server, error) {
 	if _, err := durable.FileSystem("/tmp"); err != nil {
-		return nil, fmt.Errorf("the data of the server would be in /tmp: %w", err)
+		return nil, fmt.Errorf("%w: its data would be in /tmp: %w", ErrNone, err)
 	}
-	return postgrestest.Start(ctx, "shared_buffers = 256MB", "max_wal_size = 4GB")
+	s, err := postgrestest.Start(ctx, "shared_buffers = 256MB", "max_wal_size = 4GB")
+	if errors.Is(err, postgrestest.ErrNoServer) {
+		err = fmt.Errorf("%w: %w", ErrNone, err)
+	}
+	return s, err
 }
 
 // Database is a new database for one measurement.
