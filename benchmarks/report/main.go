@@ -1,13 +1,15 @@
 // The command report runs the benchmarks, each rival in a process of its own, and
 // writes RESULTS.md, a chart for each workload, and the table of the README.
 //
-//	go run ./report          # six rounds, in at most 12 minutes
-//	go run ./report -quick   # three short rounds, in at most 5 minutes
+//	go run ./report          # six rounds, in at most 25 minutes
+//	go run ./report -quick   # three short rounds, in at most 10 minutes
 //	go run ./report -check   # also fails if the results miss a bound
 //
 // A bound is judged by the median of the rounds. A missed bound with the field left passes
 // -check, which prints its reason. The workload Durable needs a disk: its files are in
-// $EVENTBUS_BENCH_DIR, or in the working directory. A rival that this machine cannot measure is skipped
+// $EVENTBUS_BENCH_DIR, or in the working directory. The workloads Postgres and Replicas need the
+// programs of a Postgres server: the report starts one in /tmp. With $EVENTBUS_BENCH_POSTGRES, a
+// connection string, they use a server that runs already. What this machine cannot measure is skipped
 // with a line that begins with SKIP:.
 package main
 
