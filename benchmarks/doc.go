@@ -8,7 +8,7 @@
 //	(cd benchmarks && GOWORK=off go run ./report)
 //
 // The rivals that keep events on disk are programs of their own, see package durable. The report runs
-// them, too.
+// them, too. Those that keep events in Postgres need a server, see package server.
 //
 // To run a single benchmark:
 //

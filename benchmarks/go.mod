@@ -4,6 +4,7 @@ go 1.26.6
 
 replace (
 	github.com/surebus/eventbus => ../
+	github.com/surebus/eventbus/store/postgres => ../store/postgres
 	github.com/surebus/eventbus/store/sqlite => ../store/sqlite
 )
 
@@ -13,17 +14,20 @@ require (
 	github.com/cskr/pubsub/v2 v2.0.2
 	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/gobwas/glob v1.1.0
+	github.com/jackc/pgx/v5 v5.12.0
 	github.com/kelindar/event v1.5.2
 	github.com/mattn/go-sqlite3 v1.14.53
 	github.com/mikestefanello/backlite v0.6.0
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 	github.com/riverqueue/river v0.51.2
+	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.2
 	github.com/riverqueue/river/riverdriver/riversqlite v0.51.2
 	github.com/sony/gobreaker v1.0.0
 	github.com/sony/gobreaker/v2 v2.4.0
 	github.com/stretchr/testify v1.12.1
 	github.com/surebus/eventbus v0.0.0
+	github.com/surebus/eventbus/store/postgres v0.0.0
 	github.com/surebus/eventbus/store/sqlite v0.0.0-00010101000000-000000000000
 	go.etcd.io/bbolt v1.5.0
 	go.uber.org/zap v1.28.0
@@ -45,6 +49,9 @@ require (
 	github.com/go-json-experiment/json v0.0.0-20260214004413-d219187c3433 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/uuid v1.6.0 // indirect
+	github.com/jackc/pgpassfile v1.0.0 // indirect
+	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jackc/puddle/v2 v2.2.3 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/lithammer/shortuuid/v3 v3.0.7 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
@@ -71,6 +78,7 @@ require (
 	golang.org/x/exp v0.0.0-20260824195058-e88cd73687aa // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 	modernc.org/libc v1.80.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect

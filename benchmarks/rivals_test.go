@@ -159,11 +159,12 @@ func TestPlan_EverybodyHasAnAdapter(t *testing.T) {
 		for _, c := range w.Cases {
 			require.Contains(t, c.Rivals, plan.Us, "%s/%s", w.Name, c.Name)
 			for _, rival := range c.Rivals {
-				r, known := plan.RivalNamed(rival)
+				_, known := plan.RivalNamed(rival)
 				require.True(t, known, "%s is not among the plan's rivals", rival)
 				switch w.Name {
-				case plan.Durable:
-					require.FileExists(t, filepath.Join("durable", r.Program, "main.go"), rival)
+				case plan.Durable, plan.Postgres:
+					program, _ := plan.ProgramOf(plan.Run{Workload: w.Name, Case: c.Name, Rival: rival})
+					require.FileExists(t, filepath.Join("durable", program, "main.go"), rival)
 				case "Routing":
 					require.Contains(t, matchers, rival)
 				case "Protected":

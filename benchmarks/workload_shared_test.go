@@ -3,7 +3,6 @@ package benchmarks
 import (
 	"context"
 	"database/sql"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/benchmarks/durable"
 	"github.com/surebus/eventbus/benchmarks/plan"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/store/sqlite"
 )
 
@@ -35,7 +35,10 @@ func BenchmarkShared(b *testing.B) {
 		case "handover":
 			reportLatencies(b, handOvers(b))
 		case "standbys":
-			b.ReportMetric(standbyCost(b), plan.Alone)
+			alone, path := sharedFile(b), sharedFile(b)
+			b.ReportMetric(standbyCost(b, 10_000, plan.IdleStandbys, busOn(b, alone, nil), func(opts ...eventbus.Option) *eventbus.Bus {
+				return busOn(b, path, nil, opts...)
+			}), plan.Alone)
 		default:
 			b.Fatalf("no case %s", kase)
 		}
@@ -68,6 +71,12 @@ func busOn(b *testing.B, path string, handler eventbus.Handler, opts ...eventbus
 	ctx := context.Background()
 	store, err := sqlite.Open(ctx, path)
 	require.NoError(b, err)
+	return busOver(b, store, handler, opts...)
+}
+
+// busOver is busOn over a store.
+func busOver(b *testing.B, store driver.Store, handler eventbus.Handler, opts ...eventbus.Option) *eventbus.Bus {
+	b.Helper()
 	bus, err := eventbus.New(append(opts, eventbus.WithStore(store), eventbus.WithLogger(zap.NewNop()))...)
 	require.NoError(b, err)
 	if handler == nil {
@@ -212,60 +221,21 @@ func handOvers(b *testing.B) (took []time.Duration) {
 }
 
 // standbyCost returns the cost of an event beside idle standbys as a multiple of the same without them: the median of
-// b.N pairs.
-func standbyCost(b *testing.B) float64 {
+// b.N pairs of so many events. open opens a bus over the data that the standbys share.
+func standbyCost(b *testing.B, events int64, n int, alone *eventbus.Bus, open func(...eventbus.Option) *eventbus.Bus) float64 {
 	b.Helper()
-	const events = 10_000
 	ctx, cancel := context.WithCancel(context.Background())
-	path := sharedFile(b)
-	alone, beside := busOn(b, sharedFile(b), nil), busOn(b, path, nil)
+	beside := open()
 	require.NoError(b, alone.Start(ctx))
 	require.NoError(b, beside.Start(ctx))
 	var standbys []*eventbus.Bus
 	var waiting sync.WaitGroup
-	for range plan.IdleStandbys {
-		standby := busOn(b, path, nil, eventbus.WithStandby())
+	for range n {
+		standby := open(eventbus.WithStandby())
 		standbys = append(standbys, standby)
 		waiting.Go(func() { _ = standby.Start(ctx) }) // until ctx ends
 	}
-	cost := func(bus *eventbus.Bus) time.Duration {
-		before := bus.Metrics().Ledger.Handled
-		var left atomic.Int64
-		left.Store(events)
-		var publishers sync.WaitGroup
-		begin := time.Now()
-		for range plan.SharedPublishers {
-			publishers.Go(func() {
-				for left.Add(-1) >= 0 {
-					if _, err := bus.Publish(context.Background(), "order", "x"); err != nil {
-						b.Error(err)
-						return
-					}
-				}
-			})
-		}
-		publishers.Wait()
-		for bus.Metrics().Ledger.Handled < before+events && !b.Failed() {
-			time.Sleep(100 * time.Microsecond)
-		}
-		return time.Since(begin)
-	}
-	cost(alone)
-	cost(beside)
-	var ratios []float64
-	b.ResetTimer()
-	for i := range b.N {
-		first, second := alone, beside
-		if i%2 == 1 {
-			first, second = beside, alone
-		}
-		x, y := cost(first), cost(second)
-		if i%2 == 1 {
-			x, y = y, x
-		}
-		ratios = append(ratios, float64(y)/float64(x))
-	}
-	b.StopTimer()
+	ratio := pairs(b, func() time.Duration { return publishAll(b, alone, events) }, func() time.Duration { return publishAll(b, beside, events) })
 	cancel()
 	waiting.Wait()
 	for _, standby := range standbys {
@@ -273,9 +243,59 @@ func standbyCost(b *testing.B) float64 {
 	}
 	shutdown(b, beside)
 	shutdown(b, alone)
-	slices.Sort(ratios)
-	if len(ratios) == 0 {
-		b.Fatal(fmt.Errorf("no pair"))
+	return ratio
+}
+
+// publishAll publishes events with plan.SharedPublishers publishers. It returns the time until all are settled.
+func publishAll(b *testing.B, bus *eventbus.Bus, events int64) time.Duration {
+	b.Helper()
+	before := bus.Metrics().Ledger.Handled
+	var left atomic.Int64
+	left.Store(events)
+	var publishers sync.WaitGroup
+	begin := time.Now()
+	for range plan.SharedPublishers {
+		publishers.Go(func() {
+			for left.Add(-1) >= 0 {
+				if _, err := bus.Publish(context.Background(), "order", "x"); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
 	}
+	publishers.Wait()
+	awaitHandled(b, bus, before+events)
+	return time.Since(begin)
+}
+
+// awaitHandled waits until a bus has handled and settled so many events.
+func awaitHandled(b *testing.B, bus *eventbus.Bus, events int64) {
+	b.Helper()
+	for bus.Metrics().Ledger.Handled < events && !b.Failed() {
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// pairs measures b.N pairs, in turns after a warm-up, and returns the median of y / x.
+func pairs(b *testing.B, x, y func() time.Duration) float64 {
+	b.Helper()
+	x()
+	y()
+	var ratios []float64
+	b.ResetTimer()
+	for i := range b.N {
+		var took, than time.Duration
+		if i%2 == 0 {
+			than = x()
+			took = y()
+		} else {
+			took = y()
+			than = x()
+		}
+		ratios = append(ratios, float64(took)/float64(than))
+	}
+	b.StopTimer()
+	slices.Sort(ratios)
 	return ratios[len(ratios)/2]
 }

@@ -25,8 +25,8 @@ import (
 type Options struct {
 	// Dir is an empty directory for the rival's files.
 	Dir string
-	// Synchronous is the value of PRAGMA synchronous, FULL or NORMAL. A program without SQLite flushes
-	// every commit.
+	// Synchronous is the value of PRAGMA synchronous, FULL or NORMAL, or the value of synchronous_commit
+	// of Postgres. Another program flushes every commit.
 	Synchronous string
 	// Publishers is the number of goroutines that call Accept.
 	Publishers int
@@ -41,8 +41,8 @@ type System struct {
 	Accept func(Event) error
 	// Settled reports whether the completion of all handled events is durable.
 	Settled func() (bool, error)
-	// Synchronous is the value of PRAGMA synchronous that the rival has read back. It is empty for a
-	// rival without SQLite.
+	// Synchronous is the value that the rival has read back. It is empty for a rival that has no such
+	// setting.
 	Synchronous string
 	// Close releases the files.
 	Close func() error
@@ -66,15 +66,15 @@ type Result struct {
 // on a disk.
 const DirVariable = "EVENTBUS_BENCH_DIR"
 
-// Main is the main function of the program of the rivals that opens has by name.
-func Main(opens map[string]Open) {
-	if err := run(opens, os.Args[1:]); err != nil {
+// Main is the main function of the program of the rivals of a workload that opens has by name.
+func Main(workload string, opens map[string]Open) {
+	if err := run(workload, opens, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "durable:", err)
 		os.Exit(1)
 	}
 }
 
-func run(opens map[string]Open, args []string) (err error) {
+func run(workload string, opens map[string]Open, args []string) (err error) {
 	flags := flag.NewFlagSet("durable", flag.ContinueOnError)
 	rival := flags.String("rival", "", "`name` of the rival in the plan")
 	kase := flags.String("case", "", "`name` of the case, such as accept,publishers=64, started,publishers=1 or settled,publishers=512")
@@ -87,7 +87,7 @@ func run(opens map[string]Open, args []string) (err error) {
 	if !ok {
 		return fmt.Errorf("-rival %q: this program has no such rival", *rival)
 	}
-	planned, _ := plan.RivalNamed(*rival)
+	_, synchronous := plan.ProgramOf(plan.Run{Workload: workload, Case: *kase, Rival: *rival})
 	c, err := plan.ParseDurable(*kase)
 	if err != nil {
 		return fmt.Errorf("-case: %w", err)
@@ -106,7 +106,7 @@ func run(opens map[string]Open, args []string) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
 	m := &measurement{publishers: c.Publishers, duration: *duration}
-	options := Options{Dir: dir, Synchronous: planned.Synchronous, Publishers: c.Publishers}
+	options := Options{Dir: dir, Synchronous: synchronous, Publishers: c.Publishers}
 	if c.Handles {
 		options.Handle = m.handle
 	}
@@ -115,7 +115,7 @@ func run(opens map[string]Open, args []string) (err error) {
 		return fmt.Errorf("opening %s: %w", *rival, err)
 	}
 	if system.Synchronous != options.Synchronous {
-		return fmt.Errorf("%s runs with PRAGMA synchronous=%q, want %q", *rival, system.Synchronous, options.Synchronous)
+		return fmt.Errorf("%s runs with synchronous=%q, want %q", *rival, system.Synchronous, options.Synchronous)
 	}
 	events, took, err := m.run(system, c.Settles)
 	if err = errors.Join(err, system.Close()); err != nil {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
 // fake keeps nothing. Its handler runs when the event is accepted, and the event settles later.
@@ -58,7 +60,7 @@ func TestGroup_CommitsWhatGatheredDuringTheLastCommit(t *testing.T) {
 	var mu sync.Mutex
 	var commits [][]int
 	first, release := make(chan struct{}), make(chan struct{})
-	g := NewGroup(func(ops []int) error {
+	g := NewGroup(MaxGroup, func(ops []int) error {
 		mu.Lock()
 		commits = append(commits, slices.Clone(ops))
 		n := len(commits)
@@ -85,7 +87,7 @@ func TestGroup_CommitsWhatGatheredDuringTheLastCommit(t *testing.T) {
 
 func TestGroup_ReturnsTheErrorOfItsCommit(t *testing.T) {
 	full := errors.New("disk full")
-	g := NewGroup(func([]int) error { return full })
+	g := NewGroup(MaxGroup, func([]int) error { return full })
 	require.ErrorIs(t, g.Do(1), full)
 	g.Close()
 }
@@ -97,7 +99,7 @@ func TestFileSystem_RefusesMemory(t *testing.T) {
 	}
 	_, err := FileSystem(shared)
 	require.ErrorContains(t, err, DirVariable)
-	err = run(map[string]Open{"insert": nil}, []string{"-rival", "insert", "-case", "accept,publishers=1", "-dir", shared})
+	err = run(plan.Durable, map[string]Open{"insert": nil}, []string{"-rival", "insert", "-case", "accept,publishers=1", "-dir", shared})
 	require.ErrorContains(t, err, "in memory")
 	_, err = FileSystem(t.TempDir() + "/none")
 	require.ErrorIs(t, err, os.ErrNotExist)
@@ -111,7 +113,7 @@ func TestRun_ChecksWhatWasReadBack(t *testing.T) {
 		asked = o
 		return &System{Synchronous: "NORMAL"}, nil
 	}}
-	err := run(opens, []string{"-rival", "insert", "-case", "accept,publishers=64", "-dir", dir})
+	err := run(plan.Durable, opens, []string{"-rival", "insert", "-case", "accept,publishers=64", "-dir", dir})
 	require.ErrorContains(t, err, `synchronous="NORMAL", want "FULL"`)
 	require.Equal(t, "FULL", asked.Synchronous)
 	require.Equal(t, 64, asked.Publishers)
@@ -120,8 +122,8 @@ func TestRun_ChecksWhatWasReadBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 
-	require.ErrorContains(t, run(opens, []string{"-rival", "goqite"}), "no such rival")
-	require.ErrorContains(t, run(opens, []string{"-rival", "insert", "-case", "accept"}), "accept,publishers=64")
+	require.ErrorContains(t, run(plan.Durable, opens, []string{"-rival", "goqite"}), "no such rival")
+	require.ErrorContains(t, run(plan.Durable, opens, []string{"-rival", "insert", "-case", "accept"}), "accept,publishers=64")
 }
 
 // diskDir returns a directory of the test on a disk.

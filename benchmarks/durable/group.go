@@ -2,12 +2,13 @@ package durable
 
 import "sync"
 
-// MaxGroup is the largest number of operations in a commit of a Group.
+// MaxGroup is the largest number of operations in a commit to SQLite.
 const MaxGroup = 512
 
 // Group is a group commit: one goroutine commits the operations that have gathered during its last
 // commit. There is no timer.
 type Group[T any] struct {
+	most   int
 	commit func([]T) error
 
 	mu      sync.Mutex
@@ -25,10 +26,10 @@ type group[T any] struct {
 	err  error
 }
 
-// NewGroup starts the committer. commit applies operations in one transaction and returns after they
-// are durable.
-func NewGroup[T any](commit func([]T) error) *Group[T] {
-	g := &Group[T]{commit: commit, ended: make(chan struct{})}
+// NewGroup starts the committer. commit applies at most so many operations in one transaction and
+// returns after they are durable.
+func NewGroup[T any](most int, commit func([]T) error) *Group[T] {
+	g := &Group[T]{most: most, commit: commit, ended: make(chan struct{})}
 	g.gather = sync.NewCond(&g.mu)
 	go g.run()
 	return g
@@ -47,7 +48,7 @@ func (g *Group[T]) Add(op T) { g.enqueue(op) }
 func (g *Group[T]) enqueue(op T) *group[T] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.waiting == nil || len(g.waiting.ops) == MaxGroup {
+	if g.waiting == nil || len(g.waiting.ops) == g.most {
 		g.waiting = &group[T]{done: make(chan struct{})}
 		g.queue = append(g.queue, g.waiting)
 		g.gather.Signal()

@@ -53,6 +53,10 @@ const (
 	Limited           = "x-unlimited"
 	Rate              = "events/s"
 	Alone             = "x-alone"
+	Near              = "x-near"
+	Plain             = "x-plain"
+	Added             = "added-sec"
+	Ready             = "start-sec"
 )
 
 // Few is the suffix of a case in which rivals that are faster with few events in flight get few.
@@ -90,7 +94,7 @@ var (
 )
 
 // Workloads are all workloads, in the order of the report.
-var Workloads = slices.Concat(generalWorkloads, concurrencyWorkloads, durableWorkloads, sharedWorkloads)
+var Workloads = slices.Concat(generalWorkloads, concurrencyWorkloads, durableWorkloads, sharedWorkloads, postgresWorkloads, replicasWorkloads)
 
 // generalWorkloads are the workloads that need no limit of a subscription.
 var generalWorkloads = []Workload{

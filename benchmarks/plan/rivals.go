@@ -43,7 +43,7 @@ type Abilities struct {
 const yes = "yes"
 
 // Rivals are all rivals, in the order of the tables.
-var Rivals = slices.Concat(generalRivals, durableRivals)
+var Rivals = slices.Concat(generalRivals, durableRivals, postgresRivals)
 
 // generalRivals are the rivals of the benchmarks.
 var generalRivals = []Rival{

@@ -186,7 +186,7 @@ func runsOf(numbers []int, run func(n int) plan.Run) []plan.Run {
 
 // bounds returns all bounds, in the order of the table.
 func bounds() []bound {
-	return slices.Concat(generalBounds(), concurrencyBounds(), durableBounds(), sharedBounds())
+	return slices.Concat(generalBounds(), concurrencyBounds(), durableBounds(), sharedBounds(), replicasBounds())
 }
 
 // generalBounds returns the bounds of all workloads that need no limit of a subscription.

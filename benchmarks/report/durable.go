@@ -29,11 +29,8 @@ func diskDir() string {
 func programs(steps []step) []string {
 	var names []string
 	for _, s := range steps {
-		if s.Workload != plan.Durable {
-			continue
-		}
-		if r, _ := plan.RivalNamed(s.Rival); !slices.Contains(names, r.Program) {
-			names = append(names, r.Program)
+		if program, _ := plan.ProgramOf(s.Run); program != "" && !slices.Contains(names, program) {
+			names = append(names, program)
 		}
 	}
 	return names
@@ -58,10 +55,10 @@ func buildPrograms(ctx context.Context, dir, binary string, steps []step) error 
 }
 
 // measurable returns the steps that this machine can measure. It prints a line for each reason to skip
-// the others.
-func measurable(ctx context.Context, steps []step, progress io.Writer) (kept []step, skipped map[plan.Run]string, err error) {
+// the others. noServer is the reason to skip the steps on a Postgres server, or empty.
+func measurable(ctx context.Context, steps []step, noServer string, progress io.Writer) (kept []step, skipped map[plan.Run]string, err error) {
 	reasonFor := func(plan.Rival) string { return "" }
-	if len(programs(steps)) > 0 {
+	if slices.ContainsFunc(steps, func(s step) bool { return s.Workload == plan.Durable }) {
 		if reasonFor, err = obstacles(ctx, diskDir()); err != nil {
 			return nil, nil, err
 		}
@@ -70,16 +67,19 @@ func measurable(ctx context.Context, steps []step, progress io.Writer) (kept []s
 	var told []string
 	for _, s := range steps {
 		rival, _ := plan.RivalNamed(s.Rival)
-		reason := ""
-		if s.Workload == plan.Durable {
-			reason = reasonFor(rival)
+		reason, what := "", ""
+		switch {
+		case s.Workload == plan.Durable:
+			reason, what = reasonFor(rival), "durable/"+rival.Program
+		case onServer(s.Run):
+			reason, what = noServer, s.Workload
 		}
 		if reason == "" {
 			kept = append(kept, s)
 			continue
 		}
 		skipped[s.Run] = reason
-		if line := fmt.Sprintf("SKIP: durable/%s: %s", rival.Program, reason); !slices.Contains(told, line) {
+		if line := fmt.Sprintf("SKIP: %s: %s", what, reason); !slices.Contains(told, line) {
 			told = append(told, line)
 			fmt.Fprintln(progress, line)
 		}
@@ -118,13 +118,11 @@ func unfit(dir string) string {
 	return ""
 }
 
-// runProgram measures a step of the workload Durable. It returns the result in the format of
-// benchmarks.
-func runProgram(ctx context.Context, binary string, s step) ([]byte, error) {
+// runProgram measures a step with a program. It returns the result in the format of benchmarks.
+func runProgram(ctx context.Context, binary, program, synchronous string, s step) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	rival, _ := plan.RivalNamed(s.Rival)
-	cmd := exec.CommandContext(ctx, programFile(binary, rival.Program), "-rival", s.Rival, "-case", s.Case, "-time", s.benchtime.String())
+	cmd := exec.CommandContext(ctx, programFile(binary, program), "-rival", s.Rival, "-case", s.Case, "-time", s.benchtime.String())
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	out, err := cmd.Output()
@@ -138,15 +136,15 @@ func runProgram(ctx context.Context, binary string, s step) ([]byte, error) {
 	if result.Rival != s.Rival || result.Case != s.Case || result.Events < 1 || result.Seconds <= 0 {
 		return nil, fmt.Errorf("%s: not its result: %s", s.Run, out)
 	}
-	if result.Synchronous != rival.Synchronous {
-		return nil, fmt.Errorf("%s: it ran with synchronous=%s, want %s", s.Run, result.Synchronous, rival.Synchronous)
+	if result.Synchronous != synchronous {
+		return nil, fmt.Errorf("%s: it ran with synchronous=%s, want %s", s.Run, result.Synchronous, synchronous)
 	}
 	return fmt.Appendf(nil, "Benchmark%s %d %g ns/op\n", s.Run, result.Events, result.Seconds*1e9/float64(result.Events)), nil
 }
 
 // addRate sets the events per second of a round, which follow from the time per event.
 func (r *results) addRate(run plan.Run, round int) {
-	if run.Workload == plan.Durable {
+	if program, _ := plan.ProgramOf(run); program != "" {
 		r.set(run, plan.Rate, round, 1/r.at(round, run, plan.Time))
 	}
 }

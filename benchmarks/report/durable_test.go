@@ -15,6 +15,7 @@ import (
 
 	"github.com/surebus/eventbus/benchmarks/durable"
 	"github.com/surebus/eventbus/benchmarks/plan"
+	"github.com/surebus/eventbus/benchmarks/server"
 )
 
 // Each rival accepts, and each that settles handles all events and ends.
@@ -22,8 +23,7 @@ func TestDurable_EveryRivalIsMeasured(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds three SQLite engines")
 	}
-	all, _, err := measurable(t.Context(), steps(regexp.MustCompile("^"+plan.Durable+"/.*,publishers=64/"), 0), t.Output())
-	require.NoError(t, err)
+	all, _ := measurableHere(t, steps(regexp.MustCompile(",publishers=64/"), 0))
 	dir, err := moduleDir(t.Context())
 	require.NoError(t, err)
 	binary := filepath.Join(t.TempDir(), "benchmarks.test")
@@ -40,6 +40,17 @@ func TestDurable_EveryRivalIsMeasured(t *testing.T) {
 	left, err := filepath.Glob(durable.TempPattern)
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// measurableHere is measurable, with a server of the test.
+func measurableHere(t *testing.T, all []step) (kept []step, skipped map[plan.Run]string) {
+	t.Helper()
+	server, err := startServer(t.Context(), all)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.remove()) })
+	kept, skipped, err = measurable(t.Context(), all, server.missing, t.Output())
+	require.NoError(t, err)
+	return kept, skipped
 }
 
 // program creates a script that stands for the program of a rival.
@@ -83,7 +94,7 @@ func TestMeasurable_SaysWhatIsSkipped(t *testing.T) {
 	var out bytes.Buffer
 	t.Setenv("CGO_ENABLED", "0")
 	t.Setenv(durable.DirVariable, "")
-	kept, skipped, err := measurable(t.Context(), all, &out)
+	kept, skipped, err := measurable(t.Context(), all, "", &out)
 	if _, onDisk := durable.FileSystem("."); onDisk != nil {
 		t.Skip(onDisk)
 	}
@@ -96,12 +107,48 @@ func TestMeasurable_SaysWhatIsSkipped(t *testing.T) {
 		t.Skip("/dev/shm is no file system in memory")
 	}
 	t.Setenv(durable.DirVariable, "/dev/shm")
-	kept, skipped, err = measurable(t.Context(), all, io.Discard)
+	kept, skipped, err = measurable(t.Context(), all, "", io.Discard)
 	require.NoError(t, err)
 	require.Len(t, kept, 1)
 	require.Contains(t, skipped[plan.Accept(64, "insert")], durable.DirVariable)
-	_, _, err = measurable(t.Context(), all[1:], io.Discard)
+	_, _, err = measurable(t.Context(), all[1:], "", io.Discard)
 	require.ErrorContains(t, err, "nothing can be measured here")
+}
+
+func TestMeasurable_WithoutAServer(t *testing.T) {
+	all := steps(regexp.MustCompile("^(Postgres/settled,publishers=64|Replicas/standbys|Wait/subscribers=1)/eventbus$"), 0)
+	require.Len(t, all, 3)
+	var out bytes.Buffer
+	kept, skipped, err := measurable(t.Context(), all, "no server", &out)
+	require.NoError(t, err)
+	require.Len(t, kept, 1)
+	require.Len(t, skipped, 2)
+	require.Equal(t, "SKIP: Postgres: no server\nSKIP: Replicas: no server\n", out.String())
+}
+
+// The processes of a report share a server, which a user may have named.
+func TestStartServer(t *testing.T) {
+	all := steps(regexp.MustCompile("^Replicas/standbys/"), 0)
+	p, err := startServer(t.Context(), all)
+	require.NoError(t, err)
+	if p.missing != "" {
+		t.Skip(p.missing)
+	}
+	require.NotEmpty(t, p.version)
+	require.NotEmpty(t, os.Getenv(server.Variable))
+	named, err := startServer(t.Context(), all)
+	require.NoError(t, err)
+	require.Equal(t, p.version, named.version)
+	require.NoError(t, named.remove())
+	require.NoError(t, p.remove())
+	require.Empty(t, os.Getenv(server.Variable))
+
+	t.Setenv(server.Variable, "host=/nowhere")
+	_, err = startServer(t.Context(), all)
+	require.ErrorContains(t, err, server.Variable)
+	none, err := startServer(t.Context(), steps(regexp.MustCompile("^Wait/"), 0))
+	require.NoError(t, err)
+	require.Empty(t, none.version)
 }
 
 func TestPrograms_EachOnce(t *testing.T) {

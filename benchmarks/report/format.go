@@ -12,11 +12,11 @@ import (
 // quantity writes a value in a unit of the plan: "59.8 ns", "13 kB", "0.5".
 func quantity(v float64, unit string) string {
 	switch unit {
-	case plan.Time, plan.P50, plan.P99:
+	case plan.Time, plan.P50, plan.P99, plan.Added, plan.Ready:
 		return scaled(v*1e9, []string{" ns", " µs", " ms", " s"})
 	case plan.Bytes, plan.Waiting, plan.Retained, plan.Growth:
 		return scaled(v, []string{" B", " kB", " MB", " GB"})
-	case plan.Drain, plan.Whole, plan.Limited, plan.Alone:
+	case plan.Drain, plan.Whole, plan.Limited, plan.Alone, plan.Near, plan.Plain:
 		return factor(v)
 	default:
 		return figures(v)
@@ -40,6 +40,10 @@ var columns = map[string]string{
 	plan.Limited:           "cost against no limit",
 	plan.Rate:              "events per second",
 	plan.Alone:             "cost against no standby",
+	plan.Near:              "cost against the shorter way",
+	plan.Plain:             "time against no event in it",
+	plan.Added:             "added round trip",
+	plan.Ready:             "until started",
 }
 
 func factor(v float64) string { return figures(v) + " ×" }

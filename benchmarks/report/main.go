@@ -1,13 +1,15 @@
 // The command report runs the benchmarks, each rival in a process of its own, and
 // writes RESULTS.md, a chart for each workload, and the table of the README.
 //
-//	go run ./report          # six rounds, in at most 12 minutes
-//	go run ./report -quick   # three short rounds, in at most 5 minutes
+//	go run ./report          # six rounds, in at most 25 minutes
+//	go run ./report -quick   # three short rounds, in at most 10 minutes
 //	go run ./report -check   # also fails if the results miss a bound
 //
 // A bound is judged by the median of the rounds. A missed bound with the field left passes
 // -check, which prints its reason. The workload Durable needs a disk: its files are in
-// $EVENTBUS_BENCH_DIR, or in the working directory. A rival that this machine cannot measure is skipped
+// $EVENTBUS_BENCH_DIR, or in the working directory. The workloads Postgres and Replicas need the
+// programs of a Postgres server: the report starts one in /tmp. With $EVENTBUS_BENCH_POSTGRES, a
+// connection string, they use a server that runs already. What this machine cannot measure is skipped
 // with a line that begins with SKIP:.
 package main
 
@@ -48,7 +50,7 @@ const (
 	fullBenchtime, quickBenchtime = 150 * time.Millisecond, 60 * time.Millisecond
 )
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err error) {
 	flags := flag.NewFlagSet("report", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	quick := flags.Bool("quick", false, fmt.Sprintf("%d rounds of short runs", quickRounds))
@@ -90,7 +92,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	defer func() { _ = os.RemoveAll(scratch) }() // a temporary file more or less
 	load := loadAverage()                        // building adds to it
-	all, skipped, err := measurable(ctx, all, stderr)
+	server, err := startServer(ctx, all)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.remove()) }()
+	all, skipped, err := measurable(ctx, all, server.missing, stderr)
 	if err != nil {
 		return err
 	}
@@ -105,6 +112,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	modules, err := versions(ctx, dir)
 	if err != nil {
 		return err
+	}
+	if server.version != "" {
+		modules = append(modules, module{"PostgreSQL, the server", server.version})
 	}
 	if busy(load, runtime.NumCPU()) {
 		fmt.Fprintf(stderr, "the load average is %s on %d cores: what is measured now is rough\n", load, runtime.NumCPU())

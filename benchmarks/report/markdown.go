@@ -41,7 +41,7 @@ func report(r *results, m machine, verdicts []verdict, how settings) string {
 	line("| | wildcards | errors of handlers | panics | timeout | retry | circuit breaker | dead letters | bounded queue | waiting for handlers |")
 	line("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, v := range plan.Rivals {
-		if v.Name == "eventbus-all-globs" || v.Yardstick || v.Synchronous == "NORMAL" {
+		if v.Name == "eventbus-all-globs" || v.Yardstick || v.Synchronous == "NORMAL" || v.Name == "river-postgres" {
 			continue // the same library as another row, or no library
 		}
 		c := v.Can

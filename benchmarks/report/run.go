@@ -152,8 +152,8 @@ func dealtOut(steps []step, backwards bool) []int {
 // runStep runs one benchmark in a process of its own. If the pace is known, it passes the number of
 // operations, which saves the benchmark the time to find that number.
 func runStep(ctx context.Context, binary string, s step, pace float64) ([]byte, error) {
-	if s.Workload == plan.Durable {
-		return runProgram(ctx, binary, s)
+	if program, synchronous := plan.ProgramOf(s.Run); program != "" {
+		return runProgram(ctx, binary, program, synchronous, s)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

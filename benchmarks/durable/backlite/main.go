@@ -12,10 +12,11 @@ import (
 	"github.com/mikestefanello/backlite"
 
 	"github.com/surebus/eventbus/benchmarks/durable"
+	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
 func main() {
-	durable.Main(map[string]durable.Open{"backlite": open, "backlite-normal": open})
+	durable.Main(plan.Durable, map[string]durable.Open{"backlite": open, "backlite-normal": open})
 }
 
 // task is an event as a task of backlite.

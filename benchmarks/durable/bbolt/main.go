@@ -10,10 +10,11 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/surebus/eventbus/benchmarks/durable"
+	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
 func main() {
-	durable.Main(map[string]durable.Open{"bbolt": open})
+	durable.Main(plan.Durable, map[string]durable.Open{"bbolt": open})
 }
 
 // operation puts a value, or deletes the key if the value is nil.
@@ -37,7 +38,7 @@ func open(o durable.Options) (*durable.System, error) {
 		return nil, err
 	}
 	var unsettled atomic.Int64
-	group := durable.NewGroup(func(ops []operation) error { return commit(db, ops, &unsettled) })
+	group := durable.NewGroup(durable.MaxGroup, func(ops []operation) error { return commit(db, ops, &unsettled) })
 	accepted := make(chan [8]byte, 1<<16)
 	ended := make(chan struct{})
 	go func() {

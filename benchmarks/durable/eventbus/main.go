@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	durable.Main(map[string]durable.Open{plan.Us: open})
+	durable.Main(plan.Durable, map[string]durable.Open{plan.Us: open})
 }
 
 // open creates the bus with all its defaults. In a case that only accepts the handlers wait

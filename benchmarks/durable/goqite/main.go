@@ -14,6 +14,7 @@ import (
 	"maragu.dev/goqite"
 
 	"github.com/surebus/eventbus/benchmarks/durable"
+	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
 // schema is goqite's schema_sqlite.sql. The module does not embed it.
@@ -22,7 +23,7 @@ import (
 var schema string
 
 func main() {
-	durable.Main(map[string]durable.Open{"goqite": open, "goqite-normal": open})
+	durable.Main(plan.Durable, map[string]durable.Open{"goqite": open, "goqite-normal": open})
 }
 
 func open(o durable.Options) (*durable.System, error) {

@@ -14,10 +14,11 @@ import (
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/surebus/eventbus/benchmarks/durable"
+	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
 func main() {
-	durable.Main(map[string]durable.Open{"river": open})
+	durable.Main(plan.Durable, map[string]durable.Open{"river": open})
 }
 
 // args is an event as the arguments of a job.

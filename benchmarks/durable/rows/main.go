@@ -12,10 +12,11 @@ import (
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"github.com/surebus/eventbus/benchmarks/durable"
+	"github.com/surebus/eventbus/benchmarks/plan"
 )
 
 func main() {
-	durable.Main(map[string]durable.Open{"insert": openSingle, "grouped": openGrouped})
+	durable.Main(plan.Durable, map[string]durable.Open{"insert": openSingle, "grouped": openGrouped})
 }
 
 // schema has the columns of the table of records in store/sqlite, without its indexes.
@@ -132,7 +133,7 @@ func openGrouped(o durable.Options) (*durable.System, error) {
 			return nil, err
 		}
 	}
-	group := durable.NewGroup(func(rows []row) (err error) {
+	group := durable.NewGroup(durable.MaxGroup, func(rows []row) (err error) {
 		end, err := sqlitex.ImmediateTransaction(conn)
 		if err != nil {
 			return err
