@@ -328,7 +328,7 @@ const checkSchema = `WITH rel AS (SELECT c.oid, c.relname, c.relkind FROM pg_cla
 		UNION SELECT 'function eventbus_check' WHERE NOT EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $1 AND proname = 'eventbus_check')),
 	lacking AS (SELECT p || ' on ' || relname AS what FROM rel, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p
 			WHERE relkind = 'r' AND relname IN (SELECT tab FROM want) AND NOT has_table_privilege(oid, p)
-		UNION SELECT 'USAGE on ' || relname FROM rel WHERE relkind = 'S' AND NOT has_sequence_privilege(oid, 'USAGE'))
+		UNION SELECT 'USAGE on ' || relname FROM rel WHERE CASE WHEN relkind = 'S' THEN NOT has_sequence_privilege(oid, 'USAGE') END)
 	SELECT coalesce((SELECT string_agg(what, ', ' ORDER BY what) FROM missing), ''), coalesce((SELECT string_agg(what, ', ' ORDER BY what) FROM lacking), ''), current_user::text`
 
 var definition = regexp.MustCompile(`(?m)^CREATE (TABLE|SEQUENCE) ~\.(\w+)|^\t([a-z_]+) +([a-z]+)`)
