@@ -40,9 +40,11 @@ func noFailure(err error) error {
 	return err
 }
 
-// noLease keeps only an error that says which process has the lease, or that another program has a lock.
+// noLease keeps only an error that says which process has the lease, that another program has a lock, or beside the end of
+// the context why the store waited, such as for a server that is down.
 func noLease(err error) error {
-	if noFailure(err) == nil {
+	var beside interface{ Unwrap() []error }
+	if noFailure(err) == nil || errors.Is(err, context.DeadlineExceeded) && errors.As(err, &beside) {
 		return err
 	}
 	return nil

@@ -90,7 +90,7 @@ var known = []struct {
 	{postgres.ErrNoRights, exitFailure, "give the role of the program, or grant this one the rights"},
 	{postgres.ErrSchemaTooNew, exitFailure, "use the eventbus command of the version that the program was built with"},
 	{postgres.ErrNotMigrated, exitFailure, "start the program that runs the bus: it makes and migrates the schema; or give its --schema"},
-	{postgres.ErrOtherSchema, exitDamaged, "give the schema that the program uses: --schema"},
+	{postgres.ErrOtherSchema, exitDamaged, "give the schema that the program uses (--schema), or restore it from a backup"},
 	{fs.ErrPermission, exitFailure, "run the command as the user of the program: sudo -u USER eventbus ...; that user writes to the file and to its directory"},
 	{syscall.EROFS, exitFailure, "the file system is read-only: copy the file with its -wal to another one"},
 	{fs.ErrNotExist, exitNotFound, "check the path"},

@@ -304,7 +304,12 @@ func (w *leaseWrite) endSession(deadline int64) error {
 func (w *leaseWrite) write(ctx context.Context, tx pgx.Tx) error {
 	c, s := w.c, w.c.store
 	var owner, epoch int64
-	if err := tx.QueryRow(ctx, s.sql("SELECT owner, epoch, next_ref FROM ~.slot WHERE id = 0 FOR UPDATE")).Scan(&owner, &epoch, &w.nextRef); err != nil {
+	var version int
+	const slot = "SELECT owner, epoch, (SELECT version FROM ~.meta WHERE id = 1) FROM ~.slot WHERE id = 0 FOR UPDATE"
+	if err := tx.QueryRow(ctx, s.sql(slot)).Scan(&owner, &epoch, &version); err != nil {
+		return err
+	}
+	if err := s.checkVersion(version); err != nil { // another process may have migrated since Open
 		return err
 	}
 	taken := false
@@ -314,11 +319,15 @@ func (w *leaseWrite) write(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 	}
-	if err := tx.QueryRow(ctx, s.sql("SELECT greatest($1, (SELECT next_ref FROM ~.instance WHERE id = $2))"), w.nextRef, owner).Scan(&w.nextRef); err != nil {
+	// The slot may have been changed by hand, while a store has the lease: no other row may have one.
+	if _, err := tx.Exec(ctx, s.sql("UPDATE ~.instance SET epoch = 0, leased = 0 WHERE epoch <> 0 AND id <> $1"), s.instance.Load()); err != nil {
+		return err
+	}
+	if err := tx.QueryRow(ctx, s.sql("SELECT max(next_ref) FROM (SELECT next_ref FROM ~.slot UNION ALL SELECT next_ref FROM ~.instance) n")).Scan(&w.nextRef); err != nil {
 		return err
 	}
 	w.lease = driver.Lease{Epoch: epoch + 1, Slots: driver.AllSlots(), Crashed: taken && w.crashed}
-	if err := w.free(ctx, tx, epoch); err != nil {
+	if err := w.free(ctx, tx); err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, s.sql("UPDATE ~.slot SET owner = $1, epoch = $2, next_ref = $3 WHERE id = 0"), s.instance.Load(), w.lease.Epoch, w.nextRef); err != nil {
@@ -369,12 +378,12 @@ func (w *leaseWrite) removeOld(ctx context.Context, tx pgx.Tx) error {
 const instanceAge = 24 * time.Hour
 
 // free frees the records of the last lease. If it has crashed, they count that, see driver.Record.
-func (w *leaseWrite) free(ctx context.Context, tx pgx.Tx, epoch int64) error {
-	const sql = `WITH marked AS (SELECT EXISTS (SELECT 1 FROM ~.record WHERE owner = $1 AND suspect) AS some),
-		held AS (SELECT ref, event, $2 AND CASE WHEN marked.some THEN suspect ELSE kind & 3 = 0 AND crashes < $3 END AS counts FROM ~.record, marked WHERE owner = $1),
+func (w *leaseWrite) free(ctx context.Context, tx pgx.Tx) error {
+	const sql = `WITH marked AS (SELECT EXISTS (SELECT 1 FROM ~.record WHERE owner > 0 AND suspect) AS some),
+		held AS (SELECT ref, event, $1 AND CASE WHEN marked.some THEN suspect ELSE kind & 3 = 0 AND crashes < $2 END AS counts FROM ~.record, marked WHERE owner > 0),
 		freed AS (UPDATE ~.record r SET owner = 0, crashes = r.crashes + held.counts::int FROM held WHERE r.ref = held.ref)
 		SELECT count(DISTINCT event) FROM held WHERE counts`
-	return tx.QueryRow(ctx, w.c.store.sql(sql), epoch, w.lease.Crashed, int16(driver.SuspectCrashes)).Scan(&w.lease.CrashedEvents)
+	return tx.QueryRow(ctx, w.c.store.sql(sql), w.lease.Crashed, int16(driver.SuspectCrashes)).Scan(&w.lease.CrashedEvents)
 }
 
 // Release ends the lease. The store has all slots or none: it releases all if slots has slot 0, which is the one that all
@@ -468,8 +477,11 @@ func (c *committer) reopen(ctx context.Context) error {
 		return err
 	}
 	c.conn = conn
-	if err := c.store.migrate(ctx, conn); err != nil {
+	switch identity, err := c.store.enter(ctx, conn); {
+	case err != nil:
 		return err
+	case identity != c.store.identity:
+		return fmt.Errorf("%w: schema %s has other data since the program started: restart the program", ErrOtherSchema, c.store.cfg.schema)
 	}
 	had := c.row.epoch != 0
 	if err := c.rejoin(c.store.clock() + int64(c.store.cfg.leaseTime)); err != nil || c.row.epoch == 0 {

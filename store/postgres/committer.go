@@ -157,7 +157,7 @@ func (c *committer) apply(group []*job, outcomes []error) error { return c.run(g
 func (c *committer) run(group []*job, outcomes []error, release bool) error {
 	deadline := c.deadline()
 	var known *facts // what the database has, as far as the group needs it
-	races := 0
+	races, pause := 0, 5*time.Millisecond
 	for {
 		if release && c.row.epoch == 0 {
 			return nil // it is lost
@@ -212,9 +212,11 @@ func (c *committer) run(group []*job, outcomes []error, release bool) error {
 			return fmt.Errorf("%w, after: %w", cause, err)
 		case c.store.clock() > deadline:
 			p.undo()
-			return fmt.Errorf("postgres: the server did not commit for %v: %w", c.store.cfg.leaseTime, err)
-		default:
+			return fmt.Errorf("postgres: the server did not commit for %v: %w", c.store.cfg.leaseTime, explain(err))
+		default: // the server may refuse for longer, such as with a full disk
 			p.undo()
+			time.Sleep(pause)
+			pause = min(2*pause, longestPause)
 		}
 	}
 }
@@ -241,6 +243,7 @@ func (c *committer) context(deadline int64) (context.Context, context.CancelFunc
 const (
 	leastExchange   = 100 * time.Millisecond
 	longestExchange = statementTime + 2*time.Second
+	longestPause    = 500 * time.Millisecond // between two attempts
 )
 
 // prepare registers the store, reads what the group needs, and makes the plan.
@@ -314,7 +317,7 @@ func (c *committer) loseAnswer() error {
 // resolve reconnects if the connection is lost, and reports whether the commit after the last one was made. The error
 // matches driver.ErrLeaseLost if the store has no lease any more, although it had one.
 func (c *committer) resolve(deadline int64, sent bool) (committed bool, err error) {
-	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 500*time.Millisecond) {
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, longestPause) {
 		var now instanceRow
 		if now, err = c.reconnect(deadline); err == nil {
 			return c.compare(now, sent)
@@ -329,7 +332,7 @@ func (c *committer) resolve(deadline int64, sent bool) (committed bool, err erro
 			closeNow(c.conn)
 		}
 		if c.store.clock() > deadline {
-			return false, fmt.Errorf("postgres: the server did not answer for %v: %w", c.store.cfg.leaseTime, err)
+			return false, fmt.Errorf("postgres: the server did not answer for %v: %w", c.store.cfg.leaseTime, explain(err))
 		}
 		time.Sleep(pause)
 	}

@@ -44,7 +44,6 @@ func sessionSettings(async bool) map[string]string {
 		"lock_timeout":                        "2000",
 		"idle_in_transaction_session_timeout": fmt.Sprint(statementTime.Milliseconds()),
 		"default_transaction_isolation":       "read committed",
-		"default_transaction_read_only":       "off",
 		"synchronous_commit":                  commit,
 		"tcp_keepalives_idle":                 "5",
 		"tcp_keepalives_interval":             "2",
@@ -130,7 +129,7 @@ func (s *source) look(ctx context.Context, async bool) (conn *pgx.Conn, err erro
 	case replica:
 		err = fmt.Errorf("%w: it is a replica: name the primary, or several hosts with target_session_attrs=read-write", ErrReadOnly)
 	case readOnly == "on":
-		err = fmt.Errorf("%w: its transactions are read-only", ErrReadOnly)
+		err = fmt.Errorf("%w: its transactions are read-only: set default_transaction_read_only to off, or name the primary", ErrReadOnly)
 	case !s.pooled && backend != conn.PgConn().PID():
 		s.throughPooler(async)
 		closeNow(conn)

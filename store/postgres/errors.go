@@ -96,12 +96,11 @@ func isTransient(err error) bool {
 			"57014",                            // query_canceled: the statement timeout
 			"57P01", "57P02", "57P03", "57P05", // the server shuts down, has crashed, comes up; the session was idle
 			"55P03",                   // lock_not_available
-			"53300",                   // too_many_connections
 			"25P02", "25P03", "25006", // failed or idle transactions; read-only, after a failover
 			"0A000", "26000": // a cached plan or statement of before a migration
 			return true
 		}
-		return strings.HasPrefix(state, "08")
+		return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "53") // of a connection; a full disk, too many connections
 	}
 	var connect *pgconn.ConnectError
 	var network net.Error
@@ -120,6 +119,13 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %w: grant it, or let a role that has it create the schema once", ErrNoRights, err)
 	case "25006":
 		return fmt.Errorf("%w: %w: with several hosts in the DSN, add target_session_attrs=read-write", ErrReadOnly, err)
+	case "53100":
+		return fmt.Errorf("%w: free space on the disk of the server", err)
+	case "3F000", "42P01", "42P10", "42703", "42704", "42883": // what the statement names is not there
+		return fmt.Errorf("%w: %w: %s", ErrOtherSchema, err, restoreIt)
 	}
 	return err
 }
+
+// restoreIt is the remedy for a schema that was altered.
+const restoreIt = "undo the change, or restore the schema from a backup"

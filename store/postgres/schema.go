@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -210,11 +211,13 @@ func (s *Store) sql(text string) string {
 // several processes do it.
 func (s *Store) migrate(ctx context.Context, conn *pgx.Conn) error {
 	version, err := s.version(ctx, conn)
-	if err != nil || version == len(migrations) {
+	switch {
+	case err != nil || version == len(migrations):
 		return err
-	}
-	if s.cfg.mustExist {
+	case s.cfg.mustExist:
 		return fmt.Errorf("%w: schema %s has version %d, and this package needs version %d: open it with the bus first", ErrNotMigrated, s.cfg.schema, version, len(migrations))
+	case version == 0 && s.identity != "": // an empty one would hide the loss
+		return fmt.Errorf("%w: the tables of schema %s are gone: restore them from a backup, or restart the program without the data", ErrOtherSchema, s.cfg.schema)
 	}
 	return explain(pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", "github.com/surebus/eventbus "+s.cfg.schema); err != nil {
@@ -257,27 +260,93 @@ type querier interface {
 // version returns the version of the schema, 0 if it has no table.
 func (s *Store) version(ctx context.Context, q querier) (version int, err error) {
 	var tables, known int
-	const count = `SELECT count(*), count(*) FILTER (WHERE c.relname IN ('meta', 'instance', 'slot', 'record', 'incoming'))
-		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')`
+	const count = `SELECT count(DISTINCT c.oid), count(*) FILTER (WHERE c.relname = 'meta' AND a.attname IN ('id', 'version', 'store'))
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_attribute a ON a.attrelid = c.oid WHERE n.nspname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')`
 	if err := q.QueryRow(ctx, count, s.cfg.schema).Scan(&tables, &known); err != nil {
 		return 0, explain(err)
 	}
 	switch {
 	case tables == 0:
 		return 0, nil
-	case known < 5:
-		return 0, fmt.Errorf("%w: schema %s has %d tables, and some that a store has are not among them: give the store a schema of its own (WithSchema)", ErrOtherSchema, s.cfg.schema, tables)
+	case known < 3:
+		return 0, fmt.Errorf("%w: schema %s has %d tables, and table meta of a store is not among them: give the store a schema of its own (WithSchema)", ErrOtherSchema, s.cfg.schema, tables)
 	}
 	err = q.QueryRow(ctx, s.sql("SELECT version FROM ~.meta WHERE id = 1")).Scan(&version)
-	switch state := sqlState(err); {
-	case errors.Is(err, pgx.ErrNoRows), state == "42703": // undefined_column
-		return 0, fmt.Errorf("%w: table meta of schema %s has no valid version: %w", ErrOtherSchema, s.cfg.schema, err)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return 0, fmt.Errorf("%w: table meta of schema %s has no row 1: %s", ErrOtherSchema, s.cfg.schema, restoreIt)
 	case err != nil:
 		return 0, explain(err)
-	case version > len(migrations):
-		return 0, fmt.Errorf("%w: schema %s has version %d, the newest known version is %d", ErrSchemaTooNew, s.cfg.schema, version, len(migrations))
-	case version < 1:
-		return 0, fmt.Errorf("%w: table meta of schema %s has version %d", ErrOtherSchema, s.cfg.schema, version)
 	}
-	return version, nil
+	return version, s.checkVersion(version)
+}
+
+func (s *Store) checkVersion(version int) error {
+	switch {
+	case version > len(migrations):
+		return fmt.Errorf("%w: schema %s has version %d, and this package knows version %d: use the package of the program that has migrated it", ErrSchemaTooNew, s.cfg.schema, version, len(migrations))
+	case version < 1:
+		return fmt.Errorf("%w: table meta of schema %s has version %d: %s", ErrOtherSchema, s.cfg.schema, version, restoreIt)
+	}
+	return nil
+}
+
+// enter migrates the schema, checks that it is whole and that the role may use it, and returns the identity of the data.
+func (s *Store) enter(ctx context.Context, conn *pgx.Conn) (identity string, err error) {
+	if err := s.migrate(ctx, conn); err != nil {
+		return "", err
+	}
+	var missing, lacking, role string
+	tables, columns, types := schemaColumns()
+	if err := conn.QueryRow(ctx, checkSchema, s.cfg.schema, tables, columns, types).Scan(&missing, &lacking, &role); err != nil {
+		return "", explain(err)
+	}
+	switch {
+	case missing != "":
+		return "", fmt.Errorf("%w: schema %s lacks %s: %s", ErrOtherSchema, s.cfg.schema, missing, restoreIt)
+	case lacking != "" && !s.cfg.mustExist: // a tool may only read
+		return "", fmt.Errorf("%w: role %s lacks %s: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES, and USAGE ON ALL SEQUENCES, IN SCHEMA %s", ErrNoRights, role, lacking, s.quotedSchema)
+	}
+	var rows int
+	const data = "SELECT (SELECT store::text FROM ~.meta WHERE id = 1), (SELECT count(*) FROM ~.slot WHERE id = 0) + (SELECT count(*) FROM ~.instance WHERE id = 0)"
+	if err := conn.QueryRow(ctx, s.sql(data)).Scan(&identity, &rows); err != nil {
+		return "", explain(err)
+	}
+	if rows < 2 {
+		return "", fmt.Errorf("%w: table slot or instance of schema %s has no row 0: %s", ErrOtherSchema, s.cfg.schema, restoreIt)
+	}
+	return identity, nil
+}
+
+// checkSchema lists what the schema lacks, and the rights that the role lacks.
+const checkSchema = `WITH rel AS (SELECT c.oid, c.relname, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1),
+	want AS (SELECT * FROM unnest($2::text[], $3::text[], $4::text[]) AS w(tab, col, type)),
+	missing AS (SELECT format(CASE WHEN tab IN (SELECT relname FROM rel) THEN 'column %1$s.%2$s (%3$s)' ELSE 'relation %1$s' END, tab, col, type) AS what FROM want
+			WHERE NOT EXISTS (SELECT 1 FROM rel JOIN pg_attribute a ON a.attrelid = rel.oid WHERE relname = tab AND attname = col AND atttypid = type::regtype)
+		UNION SELECT 'the primary key of ' || relname FROM rel
+			WHERE relkind = 'r' AND relname IN (SELECT tab FROM want) AND NOT EXISTS (SELECT 1 FROM pg_index WHERE indrelid = rel.oid AND indisprimary)
+		UNION SELECT 'function eventbus_check' WHERE NOT EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $1 AND proname = 'eventbus_check')),
+	lacking AS (SELECT p || ' on ' || relname AS what FROM rel, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p
+			WHERE relkind = 'r' AND relname IN (SELECT tab FROM want) AND NOT has_table_privilege(oid, p)
+		UNION SELECT 'USAGE on ' || relname FROM rel WHERE CASE WHEN relkind = 'S' THEN NOT has_sequence_privilege(oid, 'USAGE') END)
+	SELECT coalesce((SELECT string_agg(what, ', ' ORDER BY what) FROM missing), ''), coalesce((SELECT string_agg(what, ', ' ORDER BY what) FROM lacking), ''), current_user::text`
+
+var definition = regexp.MustCompile(`(?m)^CREATE (TABLE|SEQUENCE) ~\.(\w+)|^\t([a-z_]+) +([a-z]+)`)
+
+// schemaColumns returns the columns that the migrations define. Those of a sequence are the server's.
+func schemaColumns() (tables, columns, types []string) {
+	table := ""
+	for _, d := range definition.FindAllStringSubmatch(strings.Join(migrations, ""), -1) {
+		if d[2] != "" {
+			table = d[2]
+		}
+		switch {
+		case d[1] == "SEQUENCE":
+			d[3], d[4] = "last_value", "bigint"
+		case d[1] == "TABLE":
+			continue
+		}
+		tables, columns, types = append(tables, table), append(columns, d[3]), append(types, d[4])
+	}
+	return tables, columns, types
 }

@@ -99,13 +99,9 @@ func open(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts 
 	if err != nil {
 		return nil, err
 	}
-	if err := s.migrate(ctx, conn); err != nil {
+	if s.identity, err = s.enter(ctx, conn); err != nil {
 		closeNow(conn)
 		return nil, err
-	}
-	if err := conn.QueryRow(ctx, s.sql("SELECT store::text FROM ~.meta WHERE id = 1")).Scan(&s.identity); err != nil {
-		closeNow(conn)
-		return nil, explain(err)
 	}
 	if s.reads, err = s.source.openPool(ctx); err != nil {
 		closeNow(conn)
@@ -223,6 +219,8 @@ func (s *Store) read(ctx context.Context, f func(context.Context, querier) error
 		select {
 		case <-wait.C:
 		case <-ctx.Done():
+			wait.Stop()
+			return fmt.Errorf("%w: %w", ctx.Err(), explain(err)) // why it has waited
 		case <-s.end.Began():
 		}
 		wait.Stop()

@@ -57,13 +57,8 @@ func Start(ctx context.Context, settings ...string) (s *Server, err error) {
 			err = errors.Join(err, s.Remove())
 		}
 	}()
-	if os.Geteuid() == 0 {
-		if s.as, err = unprivileged(); err != nil {
-			return nil, err
-		}
-		if err := os.Chown(dir, int(s.as.Uid), int(s.as.Gid)); err != nil {
-			return nil, err
-		}
+	if err := s.own(); err != nil {
+		return nil, err
 	}
 	out, err := s.command(ctx, "initdb", "-D", s.data(), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-k").CombinedOutput()
 	if err != nil {
@@ -73,20 +68,64 @@ func Start(ctx context.Context, settings ...string) (s *Server, err error) {
 		"listen_addresses = ''", "unix_socket_directories = '" + dir + "'", "fsync = on", "synchronous_commit = on",
 		"shared_buffers = 64MB", "max_connections = 200", "log_min_messages = warning", "autovacuum_naptime = 5s",
 	}, settings...)
-	f, err := os.OpenFile(filepath.Join(s.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		return nil, err
-	}
-	_, err = f.WriteString(strings.Join(config, "\n") + "\n")
-	if err := errors.Join(err, f.Close()); err != nil {
+	if err := s.configure(config); err != nil {
 		return nil, err
 	}
 	return s, s.Run(ctx)
 }
 
+// own gives the folder to the user that runs the server.
+func (s *Server) own() (err error) {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	if s.as, err = unprivileged(); err != nil {
+		return err
+	}
+	return os.Chown(s.dir, int(s.as.Uid), int(s.as.Gid))
+}
+
+// configure adds lines to postgresql.conf.
+func (s *Server) configure(lines []string) error {
+	f, err := os.OpenFile(filepath.Join(s.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strings.Join(lines, "\n") + "\n")
+	return errors.Join(err, f.Close())
+}
+
+// StartReplica starts a replica of the server, which streams from it.
+func (s *Server) StartReplica(ctx context.Context) (replica *Server, err error) {
+	dir, err := os.MkdirTemp("/tmp", "postgrestest")
+	if err != nil {
+		return nil, err
+	}
+	r := &Server{programs: s.programs, dir: dir}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Remove())
+		}
+	}()
+	if err := r.own(); err != nil {
+		return nil, err
+	}
+	out, err := r.command(ctx, "pg_basebackup", "-D", r.data(), "-h", s.dir, "-U", "postgres", "-R", "-c", "fast", "--no-sync").CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("postgrestest: pg_basebackup: %w: %s", err, out)
+	}
+	if err := r.configure([]string{"unix_socket_directories = '" + dir + "'"}); err != nil {
+		return nil, err
+	}
+	return r, r.Run(ctx)
+}
+
 func findPrograms() (dir string, err error) {
 	const last = "postgres"
 	if path, err := exec.LookPath("initdb"); err == nil {
+		if target, err := filepath.EvalSymlinks(path); err == nil {
+			path = target
+		}
 		if dir := filepath.Dir(path); isFile(filepath.Join(dir, last)) {
 			return dir, nil
 		}
@@ -126,6 +165,9 @@ func (s *Server) DSN() string { return s.DSNOf("postgres") }
 func (s *Server) DSNOf(database string) string {
 	return "host=" + s.dir + " user=postgres dbname=" + database + " sslmode=disable"
 }
+
+// Dir returns the folder of the server's socket, which is a host in a DSN.
+func (s *Server) Dir() string { return s.dir }
 
 // Socket returns the path of the server's socket.
 func (s *Server) Socket() string { return filepath.Join(s.dir, ".s.PGSQL.5432") }
