@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -73,6 +74,7 @@ func runChild(ctx context.Context, name, dsn string) error {
 		return err
 	}
 	var all sync.WaitGroup
+	all.Go(func() { beatAlways(ctx) })
 	if name != "last" {
 		pool, err := pgxpool.New(context.Background(), dsn)
 		if err != nil {
@@ -186,6 +188,7 @@ type cluster struct {
 	alive  []*member
 	began  time.Time
 
+	answers   []time.Time // of the server
 	disturbed []disturbance
 	story     []string // of the disturbances
 
@@ -278,6 +281,15 @@ func (c *cluster) lastLines(m *member) (lines []string) {
 	return lines[max(0, len(lines)-5):]
 }
 
+// pause returns the time until the next fault: in most cases too short for a cluster to recover, and in others long enough
+// for checkClaims to see whether it does.
+func (c *cluster) pause() time.Duration {
+	if c.random.IntN(12) == 0 {
+		return claimTime + clusterLease
+	}
+	return time.Duration(c.random.IntN(400)) * time.Millisecond
+}
+
 // fault does one of the things that happen to a cluster.
 func (c *cluster) fault() {
 	c.t.Helper()
@@ -304,7 +316,8 @@ func (c *cluster) fault() {
 }
 
 // TestClusterCrash disturbs processes and their server: SIGKILL, SIGSTOP, deploys, killed sessions, crashes of the server.
-// Every accepted event is handled, keys keep their order, and only what ran at a disturbance is handled again.
+// Every accepted event is handled, keys keep their order, only what ran at a disturbance is handled again, and events do not
+// wait for longer than claimTime for a process that claims them.
 func TestClusterCrash(t *testing.T) {
 	t.Parallel()
 	c := &cluster{t: t, server: privateServer(t), random: rand.New(rand.NewPCG(*seed, 0)), began: time.Now()}
@@ -314,9 +327,13 @@ func TestClusterCrash(t *testing.T) {
 			_ = m.cmd.Process.Kill()
 		}
 	})
+	asking, stop := context.WithCancel(t.Context())
+	defer stop()
+	asked := make(chan struct{})
+	go c.ask(asking, asked)
 	for range *kills {
 		c.refill()
-		time.Sleep(time.Duration(c.random.IntN(400)) * time.Millisecond)
+		time.Sleep(c.pause())
 		c.fault()
 	}
 	c.refill()
@@ -333,6 +350,8 @@ func TestClusterCrash(t *testing.T) {
 		t.Fatal("the last process does not drain the store")
 	}
 	c.end(c.pick(), syscall.SIGTERM)
+	stop()
+	<-asked
 	c.check()
 }
 
@@ -342,12 +361,9 @@ func (c *cluster) drained() <-chan struct{} {
 	go func() {
 		for ticker := time.NewTicker(10 * time.Millisecond); ; <-ticker.C {
 			c.mu.Lock()
-			kind := ""
-			if len(c.reports) > 0 {
-				kind = c.reports[len(c.reports)-1].kind
-			}
+			drained := slices.ContainsFunc(c.reports[max(0, len(c.reports)-100):], func(r report) bool { return r.kind == "D" })
 			c.mu.Unlock()
-			if kind == "D" {
+			if drained {
 				close(done)
 				return
 			}
@@ -408,7 +424,8 @@ func (c *cluster) check() {
 			c.t.Logf("%s was accepted and not handled", n)
 		}
 	}
-	c.t.Logf("%d kills, %d processes, %d accepted, %d lost, %d repeated, slowest %v", *kills, c.born, len(accepted), lost, repeated, slowest.Round(time.Millisecond))
+	unclaimed := c.checkClaims(accepted, calls)
+	c.t.Logf("%d kills, %d processes, %d accepted, %d lost, %d repeated, slowest %v, unclaimed %v", *kills, c.born, len(accepted), lost, repeated, slowest.Round(time.Millisecond), unclaimed.Round(time.Millisecond))
 	if lost+early+unordered > 0 {
 		c.t.Log(strings.Join(c.story, "\n"))
 	}

@@ -221,7 +221,7 @@ func (s *Store) read(ctx context.Context, f func(context.Context, querier) error
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)() // Close does not wait for it
 	began := time.Now()
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, standbyPoll) { // a look of a standby must not come late
 		if err := s.state(); err != nil {
 			return err
 		}
