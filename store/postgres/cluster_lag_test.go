@@ -115,15 +115,9 @@ func (c *cluster) checkClaims(accepted map[string]time.Time, calls map[string][]
 			pulses[r.member] = append(pulses[r.member], r.at)
 		}
 	}
-	var ofServer []disturbance
-	for _, d := range c.disturbed {
-		if d.member == nil {
-			ofServer = append(ofServer, d)
-		}
-	}
-	answers := without(spansOf(c.answers), ofServer)
+	answers := spansOf(c.answers)
 	for m, beats := range pulses {
-		for _, up := range both(spansOf(beats), answers) {
+		for _, up := range without(both(spansOf(beats), answers), c.disturbancesOf(m)) {
 			i, _ := slices.BinarySearchFunc(work, up.from, time.Time.Compare)
 			idle := up
 			for ; idle.from.Before(up.to); i++ {
@@ -142,6 +136,16 @@ func (c *cluster) checkClaims(accepted map[string]time.Time, calls map[string][]
 	}
 	assert.LessOrEqual(c.t, longest, claimTime, "events waited for a process that claims them")
 	return longest
+}
+
+// disturbancesOf returns what happened to a process, or to the server.
+func (c *cluster) disturbancesOf(m *member) (all []disturbance) {
+	for _, d := range c.disturbed {
+		if d.member == nil || d.member == m {
+			all = append(all, d)
+		}
+	}
+	return all
 }
 
 // waits reports whether an event was accepted before a span, and first called after it.

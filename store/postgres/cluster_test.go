@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -108,7 +109,7 @@ func openCluster(dsn string) (*eventbus.Bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	bus, err := eventbus.New(eventbus.WithStore(s), eventbus.WithStandby())
+	bus, err := eventbus.New(eventbus.WithStore(s), eventbus.WithStandby(), eventbus.WithClock(shiftedClock{clock.New(), skewOf(os.Getenv(postgres.ChildVariable))}))
 	if err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
 	}
@@ -174,6 +175,7 @@ type report struct {
 // member is a process of the cluster.
 type member struct {
 	name  string
+	proxy *proxy // between it and the server
 	cmd   *exec.Cmd
 	ended chan struct{}
 	err   error // of Wait; written before ended is closed
@@ -205,8 +207,8 @@ type disturbance struct {
 
 func (c *cluster) start(name string) *member {
 	c.t.Helper()
-	m := &member{name: name, cmd: exec.CommandContext(context.Background(), os.Args[0]), ended: make(chan struct{})}
-	m.cmd.Env = append(os.Environ(), postgres.ChildVariable+"="+name, "EVENTBUS_TEST_DSN="+c.server.DSN())
+	m := &member{name: name, proxy: startProxy(c.t, c.server.Socket()), cmd: exec.CommandContext(context.Background(), os.Args[0]), ended: make(chan struct{})}
+	m.cmd.Env = append(os.Environ(), postgres.ChildVariable+"="+name, "EVENTBUS_TEST_DSN="+m.proxy.DSN())
 	out, err := m.cmd.StdoutPipe()
 	require.NoError(c.t, err)
 	m.cmd.Stderr = os.Stderr
@@ -220,6 +222,7 @@ func (c *cluster) start(name string) *member {
 			c.mu.Unlock()
 		}
 		m.err = m.cmd.Wait()
+		m.proxy.close()
 	}()
 	return m
 }
@@ -293,7 +296,7 @@ func (c *cluster) pause() time.Duration {
 // fault does one of the things that happen to a cluster.
 func (c *cluster) fault() {
 	c.t.Helper()
-	switch n := c.random.IntN(20); {
+	switch n := c.random.IntN(24); {
 	case n < 9:
 		m := c.pick()
 		c.disturb("SIGKILL", m, func() { c.end(m, syscall.SIGKILL) })
@@ -309,13 +312,35 @@ func (c *cluster) fault() {
 		})
 		c.alive = append(c.alive, m)
 	case n < 18:
+		m := c.pick()
+		c.disturb([]string{"delays", "stalled network", "resets"}[n-15], m, func() { c.disturbNetwork(m.proxy, n-15) })
+		c.alive = append(c.alive, m)
+	case n < 21:
 		c.disturb("sessions end", nil, func() { require.NoError(c.t, c.server.EndSessions(c.t.Context())) })
 	default:
 		c.disturb("immediate restart", nil, func() { require.NoError(c.t, c.server.Restart(c.t.Context(), "immediate")) })
 	}
 }
 
-// TestClusterCrash disturbs processes and their server: SIGKILL, SIGSTOP, deploys, killed sessions, crashes of the server.
+// disturbNetwork delays what is sent, stalls, or resets the connections of a process.
+func (c *cluster) disturbNetwork(p *proxy, how int) {
+	d := time.Duration(c.random.Int64N(int64(2 * clusterLease)))
+	switch how {
+	case 0:
+		p.slow(time.Millisecond + d/100)
+		time.Sleep(d / 2)
+		p.slow(0)
+	case 1:
+		goOn := p.stall()
+		time.Sleep(d)
+		goOn()
+	default:
+		p.reset()
+	}
+}
+
+// TestClusterCrash disturbs processes, their network and their server: SIGKILL, SIGSTOP, deploys, delays, stalls and resets, killed
+// sessions, crashes of the server. The clocks of the processes differ by an hour.
 // Every accepted event is handled, keys keep their order, only what ran at a disturbance is handled again, and events do not
 // wait for longer than claimTime for a process that claims them.
 func TestClusterCrash(t *testing.T) {

@@ -296,7 +296,7 @@ func (c *committer) send(deadline int64, p *plan) error {
 	ctx, cancel := c.context(deadline)
 	defer cancel()
 	p.sentAt, p.sent = c.store.clock(), true
-	if err := c.store.source.send(ctx, c.conn, b, c.store.cfg.async); err != nil {
+	if err := c.store.source.send(ctx, c.conn, b); err != nil {
 		return err
 	}
 	return c.loseAnswer()

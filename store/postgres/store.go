@@ -99,7 +99,7 @@ func open(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts 
 	s.lease.Store(new(driver.Lease))
 	s.handlers.config, s.handlers.pool = config.Copy(), pool
 	s.source = newSource(config, cfg)
-	conn, err := s.source.look(ctx, cfg.async)
+	conn, err := s.source.look(ctx)
 	if err != nil {
 		return nil, err
 	}
