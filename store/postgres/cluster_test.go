@@ -284,63 +284,8 @@ func (c *cluster) lastLines(m *member) (lines []string) {
 	return lines[max(0, len(lines)-5):]
 }
 
-// pause returns the time until the next fault: in most cases too short for a cluster to recover, and in others long enough
-// for checkClaims to see whether it does.
-func (c *cluster) pause() time.Duration {
-	if c.random.IntN(12) == 0 {
-		return claimTime + clusterLease
-	}
-	return time.Duration(c.random.IntN(400)) * time.Millisecond
-}
-
-// fault does one of the things that happen to a cluster.
-func (c *cluster) fault() {
-	c.t.Helper()
-	switch n := c.random.IntN(24); {
-	case n < 9:
-		m := c.pick()
-		c.disturb("SIGKILL", m, func() { c.end(m, syscall.SIGKILL) })
-	case n < 12:
-		m := c.pick()
-		c.disturb("SIGTERM", m, func() { c.end(m, syscall.SIGTERM) })
-	case n < 15:
-		m := c.pick()
-		c.disturb("SIGSTOP", m, func() {
-			require.NoError(c.t, m.cmd.Process.Signal(syscall.SIGSTOP))
-			time.Sleep(time.Duration(c.random.Int64N(int64(2 * clusterLease))))
-			require.NoError(c.t, m.cmd.Process.Signal(syscall.SIGCONT))
-		})
-		c.alive = append(c.alive, m)
-	case n < 18:
-		m := c.pick()
-		c.disturb([]string{"delays", "stalled network", "resets"}[n-15], m, func() { c.disturbNetwork(m.proxy, n-15) })
-		c.alive = append(c.alive, m)
-	case n < 21:
-		c.disturb("sessions end", nil, func() { require.NoError(c.t, c.server.EndSessions(c.t.Context())) })
-	default:
-		c.disturb("immediate restart", nil, func() { require.NoError(c.t, c.server.Restart(c.t.Context(), "immediate")) })
-	}
-}
-
-// disturbNetwork delays what is sent, stalls, or resets the connections of a process.
-func (c *cluster) disturbNetwork(p *proxy, how int) {
-	d := time.Duration(c.random.Int64N(int64(2 * clusterLease)))
-	switch how {
-	case 0:
-		p.slow(time.Millisecond + d/100)
-		time.Sleep(d / 2)
-		p.slow(0)
-	case 1:
-		goOn := p.stall()
-		time.Sleep(d)
-		goOn()
-	default:
-		p.reset()
-	}
-}
-
 // TestClusterCrash disturbs processes, their network and their server: SIGKILL, SIGSTOP, deploys, delays, stalls and resets, killed
-// sessions, crashes of the server. The clocks of the processes differ by an hour.
+// sessions, crashes of the server, a full disk. The clocks of the processes differ by an hour.
 // Every accepted event is handled, keys keep their order, only what ran at a disturbance is handled again, and events do not
 // wait for longer than claimTime for a process that claims them.
 func TestClusterCrash(t *testing.T) {
@@ -449,6 +394,11 @@ func (c *cluster) check() {
 			c.t.Logf("%s was accepted and not handled", n)
 		}
 	}
+	faults := make(map[string]int)
+	for _, d := range c.disturbed {
+		faults[d.what]++
+	}
+	c.t.Log(faults)
 	unclaimed := c.checkClaims(accepted, calls)
 	c.t.Logf("%d kills, %d processes, %d accepted, %d lost, %d repeated, slowest %v, unclaimed %v", *kills, c.born, len(accepted), lost, repeated, slowest.Round(time.Millisecond), unclaimed.Round(time.Millisecond))
 	if lost+early+unordered > 0 {

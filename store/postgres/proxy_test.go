@@ -53,6 +53,11 @@ func (p *proxy) DSN() string {
 	return fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres sslmode=disable", p.listener.Addr().(*net.TCPAddr).Port)
 }
 
+// replication returns a connection string for pg_basebackup and a replica.
+func (p *proxy) replication() string {
+	return fmt.Sprintf("host=127.0.0.1 port=%d user=postgres sslmode=disable", p.listener.Addr().(*net.TCPAddr).Port)
+}
+
 func (p *proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
