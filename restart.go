@@ -13,6 +13,7 @@ import (
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/doubt"
 	"github.com/surebus/eventbus/internal/halt"
+	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/suspects"
 	"github.com/surebus/eventbus/internal/timeline"
@@ -73,6 +74,18 @@ const (
 	firstReopenDelay = 100 * time.Millisecond
 	lastReopenDelay  = 10 * time.Second
 )
+
+// longestReopenDelay returns the largest of these delays. All processes may have lost the store in one outage. After it, a
+// standby must look at the lease soon: its time begins with the first look.
+func (j *durable) longestReopenDelay() time.Duration {
+	if !j.config.standby {
+		return lastReopenDelay
+	}
+	return min(max(j.store.patience/reopensInPatience, firstReopenDelay), lastReopenDelay)
+}
+
+// reopensInPatience is how often a standby looks, at least, in the time after which a store gives up.
+const reopensInPatience = 20
 
 // restart drops every dispatch from memory, reopens a store that has failed, and waits for a lease that is lost.
 func (j *durable) restart() {
@@ -157,7 +170,9 @@ func (j *durable) reopen() (goesOn bool) {
 	}
 	hadLease := j.store.leads()
 	var resolved []EventID
-	for delay := firstReopenDelay; ; delay = min(2*delay, lastReopenDelay) {
+	var silence time.Duration // of the log
+	var silences pace.Backoff
+	for delay := firstReopenDelay; ; delay = min(2*delay, j.longestReopenDelay()) {
 		err := j.store.Reopen(f.ctx)
 		if err == nil {
 			err = j.recount(f.ctx)
@@ -171,7 +186,11 @@ func (j *durable) reopen() (goesOn bool) {
 		if err == nil {
 			break
 		}
-		j.log.Error("store does not reopen", zap.Error(err), zap.Duration("again_in", delay))
+		if silence <= 0 {
+			j.log.Error("store does not reopen", zap.Error(err), zap.Duration("again_in", delay))
+			silence = silences.Grow(firstReopenDelay, lastReopenDelay)
+		}
+		silence -= delay
 		if !f.sleep(delay) {
 			return false
 		}
@@ -305,7 +324,7 @@ func (f *feeder) pauseBeforeReopen() time.Duration {
 		f.reopenDelay.Reset()
 		return 0
 	}
-	return f.reopenDelay.Grow(firstReopenDelay, lastReopenDelay)
+	return f.reopenDelay.Grow(firstReopenDelay, f.bus.durable.longestReopenDelay())
 }
 
 // unloadAll leaves the dispatches that wait in memory to the store, except those that halts does not stop. Those

@@ -173,15 +173,17 @@ type guardedStore struct {
 	calls  recent.Calls
 	blocks blocking
 	gaveUp <-chan struct{} // closed when Shutdown gives up on the store
+
+	patience time.Duration // of the store
 }
 
 func newGuardedStore(b *Bus) *guardedStore {
 	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, lost: b.durable.leaseLost, aged: b.time.Aged, time: b.time, gaveUp: b.gaveUp}
 	s.blocks.now.Store(newBlock())
-	patience, _ := guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
+	s.patience, _ = guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
 	config := room.Config{
 		Most:      b.config.unconfirmed,
-		Patience:  patience,
+		Patience:  s.patience,
 		Nanos:     b.time.Nanos,
 		AfterFunc: func(d time.Duration, f func()) room.Timer { return b.time.AfterFunc(d, f) },
 	}

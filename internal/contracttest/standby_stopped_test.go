@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/storetest"
 )
 
 // stoppedProcess is the store of a process that is stopped (SIGSTOP) and goes on later. Its calls wait meanwhile, its batches
@@ -153,5 +155,42 @@ func TestS6_AStoppedActiveBusHasLostItsLease(t *testing.T) {
 		shutdown(t, first)
 		require.Empty(t, disk.Dump().Records)
 		require.Empty(t, disk.Dump().Incoming)
+	})
+}
+
+// After a long outage of the store, a standby looks at the lease soon, although it is the only process: no event waits for
+// longer than a part of the time of a lease.
+func TestS6_AStandbyReopensSoonAfterALongOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 20 * time.Second
+		var fail, down atomic.Bool
+		disk := newDisk(storetest.WithPatience(lease), storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
+			if fail.Swap(false) {
+				f.Kind = storetest.FailBefore
+			}
+			return f
+		}))
+		s := &spyStore{before: func(method string) {
+			if method == "Reopen" && down.Load() {
+				panic("the server does not answer")
+			}
+		}}
+		bus := disk.spy(t, s, eventbus.WithStandby())
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		for range 2 {
+			fail.Store(true)
+			down.Store(true)
+			_, err := bus.Publish(t.Context(), "a", "fails")
+			require.Error(t, err)
+			time.Sleep(2 * time.Minute)
+			require.Empty(t, disk.took())
+			down.Store(false)
+			time.Sleep(lease / 10)
+			mustPublish(t, bus, "a", "works")
+			time.Sleep(time.Second)
+			require.Contains(t, disk.took(), "mail works 1")
+		}
+		shutdown(t, bus)
 	})
 }

@@ -472,7 +472,7 @@ func (c *committer) reopen(ctx context.Context) error {
 	if c.conn != nil {
 		closeNow(c.conn)
 	}
-	conn, err := c.store.source.look(ctx, c.store.cfg.async)
+	conn, err := c.store.source.look(ctx)
 	if err != nil {
 		return err
 	}

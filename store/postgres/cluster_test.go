@@ -12,12 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/benbjohnson/clock"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -73,6 +75,7 @@ func runChild(ctx context.Context, name, dsn string) error {
 		return err
 	}
 	var all sync.WaitGroup
+	all.Go(func() { beatAlways(ctx) })
 	if name != "last" {
 		pool, err := pgxpool.New(context.Background(), dsn)
 		if err != nil {
@@ -106,7 +109,7 @@ func openCluster(dsn string) (*eventbus.Bus, error) {
 	if err != nil {
 		return nil, err
 	}
-	bus, err := eventbus.New(eventbus.WithStore(s), eventbus.WithStandby())
+	bus, err := eventbus.New(eventbus.WithStore(s), eventbus.WithStandby(), eventbus.WithClock(shiftedClock{clock.New(), skewOf(os.Getenv(postgres.ChildVariable))}))
 	if err != nil {
 		return nil, errors.Join(err, s.Close(ctx))
 	}
@@ -172,6 +175,7 @@ type report struct {
 // member is a process of the cluster.
 type member struct {
 	name  string
+	proxy *proxy // between it and the server
 	cmd   *exec.Cmd
 	ended chan struct{}
 	err   error // of Wait; written before ended is closed
@@ -186,6 +190,7 @@ type cluster struct {
 	alive  []*member
 	began  time.Time
 
+	answers   []time.Time // of the server
 	disturbed []disturbance
 	story     []string // of the disturbances
 
@@ -202,8 +207,8 @@ type disturbance struct {
 
 func (c *cluster) start(name string) *member {
 	c.t.Helper()
-	m := &member{name: name, cmd: exec.CommandContext(context.Background(), os.Args[0]), ended: make(chan struct{})}
-	m.cmd.Env = append(os.Environ(), postgres.ChildVariable+"="+name, "EVENTBUS_TEST_DSN="+c.server.DSN())
+	m := &member{name: name, proxy: startProxy(c.t, c.server.Socket()), cmd: exec.CommandContext(context.Background(), os.Args[0]), ended: make(chan struct{})}
+	m.cmd.Env = append(os.Environ(), postgres.ChildVariable+"="+name, "EVENTBUS_TEST_DSN="+m.proxy.DSN())
 	out, err := m.cmd.StdoutPipe()
 	require.NoError(c.t, err)
 	m.cmd.Stderr = os.Stderr
@@ -217,6 +222,7 @@ func (c *cluster) start(name string) *member {
 			c.mu.Unlock()
 		}
 		m.err = m.cmd.Wait()
+		m.proxy.close()
 	}()
 	return m
 }
@@ -278,33 +284,10 @@ func (c *cluster) lastLines(m *member) (lines []string) {
 	return lines[max(0, len(lines)-5):]
 }
 
-// fault does one of the things that happen to a cluster.
-func (c *cluster) fault() {
-	c.t.Helper()
-	switch n := c.random.IntN(20); {
-	case n < 9:
-		m := c.pick()
-		c.disturb("SIGKILL", m, func() { c.end(m, syscall.SIGKILL) })
-	case n < 12:
-		m := c.pick()
-		c.disturb("SIGTERM", m, func() { c.end(m, syscall.SIGTERM) })
-	case n < 15:
-		m := c.pick()
-		c.disturb("SIGSTOP", m, func() {
-			require.NoError(c.t, m.cmd.Process.Signal(syscall.SIGSTOP))
-			time.Sleep(time.Duration(c.random.Int64N(int64(2 * clusterLease))))
-			require.NoError(c.t, m.cmd.Process.Signal(syscall.SIGCONT))
-		})
-		c.alive = append(c.alive, m)
-	case n < 18:
-		c.disturb("sessions end", nil, func() { require.NoError(c.t, c.server.EndSessions(c.t.Context())) })
-	default:
-		c.disturb("immediate restart", nil, func() { require.NoError(c.t, c.server.Restart(c.t.Context(), "immediate")) })
-	}
-}
-
-// TestClusterCrash disturbs processes and their server: SIGKILL, SIGSTOP, deploys, killed sessions, crashes of the server.
-// Every accepted event is handled, keys keep their order, and only what ran at a disturbance is handled again.
+// TestClusterCrash disturbs processes, their network and their server: SIGKILL, SIGSTOP, deploys, delays, stalls and resets, killed
+// sessions, crashes of the server, a full disk. The clocks of the processes differ by an hour.
+// Every accepted event is handled, keys keep their order, only what ran at a disturbance is handled again, and events do not
+// wait for longer than claimTime for a process that claims them.
 func TestClusterCrash(t *testing.T) {
 	t.Parallel()
 	c := &cluster{t: t, server: privateServer(t), random: rand.New(rand.NewPCG(*seed, 0)), began: time.Now()}
@@ -314,9 +297,13 @@ func TestClusterCrash(t *testing.T) {
 			_ = m.cmd.Process.Kill()
 		}
 	})
+	asking, stop := context.WithCancel(t.Context())
+	defer stop()
+	asked := make(chan struct{})
+	go c.ask(asking, asked)
 	for range *kills {
 		c.refill()
-		time.Sleep(time.Duration(c.random.IntN(400)) * time.Millisecond)
+		time.Sleep(c.pause())
 		c.fault()
 	}
 	c.refill()
@@ -333,6 +320,8 @@ func TestClusterCrash(t *testing.T) {
 		t.Fatal("the last process does not drain the store")
 	}
 	c.end(c.pick(), syscall.SIGTERM)
+	stop()
+	<-asked
 	c.check()
 }
 
@@ -342,12 +331,9 @@ func (c *cluster) drained() <-chan struct{} {
 	go func() {
 		for ticker := time.NewTicker(10 * time.Millisecond); ; <-ticker.C {
 			c.mu.Lock()
-			kind := ""
-			if len(c.reports) > 0 {
-				kind = c.reports[len(c.reports)-1].kind
-			}
+			drained := slices.ContainsFunc(c.reports[max(0, len(c.reports)-100):], func(r report) bool { return r.kind == "D" })
 			c.mu.Unlock()
-			if kind == "D" {
+			if drained {
 				close(done)
 				return
 			}
@@ -408,7 +394,13 @@ func (c *cluster) check() {
 			c.t.Logf("%s was accepted and not handled", n)
 		}
 	}
-	c.t.Logf("%d kills, %d processes, %d accepted, %d lost, %d repeated, slowest %v", *kills, c.born, len(accepted), lost, repeated, slowest.Round(time.Millisecond))
+	faults := make(map[string]int)
+	for _, d := range c.disturbed {
+		faults[d.what]++
+	}
+	c.t.Log(faults)
+	unclaimed := c.checkClaims(accepted, calls)
+	c.t.Logf("%d kills, %d processes, %d accepted, %d lost, %d repeated, slowest %v, unclaimed %v", *kills, c.born, len(accepted), lost, repeated, slowest.Round(time.Millisecond), unclaimed.Round(time.Millisecond))
 	if lost+early+unordered > 0 {
 		c.t.Log(strings.Join(c.story, "\n"))
 	}

@@ -299,7 +299,7 @@ func (c *committer) send(deadline int64, p *plan) error {
 	ctx, cancel := c.context(deadline)
 	defer cancel()
 	p.sentAt, p.sent = c.store.clock(), true
-	if err := c.store.source.send(ctx, c.conn, b, c.store.cfg.async); err != nil {
+	if err := c.store.source.send(ctx, c.conn, b); err != nil {
 		return err
 	}
 	return c.loseAnswer()
@@ -367,7 +367,7 @@ func (c *committer) compare(now instanceRow, sent bool) (committed bool, err err
 	case sent && now.batch == c.row.batch+1:
 		committed = true
 	default:
-		return false, fmt.Errorf("postgres: the store has made %d commits, and the server has %d: another program has changed table instance", c.row.batch, now.batch)
+		return false, fmt.Errorf("postgres: the store has made %d commits, and the server has %d: a failover has lost commits, or another program has changed table instance", c.row.batch, now.batch)
 	}
 	if now.epoch != c.row.epoch {
 		err = driver.ErrLeaseLost

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -28,21 +29,24 @@ const (
 type source struct {
 	config        *pgxpool.Config
 	beforeConnect func(context.Context, *pgx.ConnConfig) error // of the user's pool: it may set a new password
+	settings      map[string]string                            // of the sessions
 
 	// Fixed by look.
 	pooled bool // behind a pooler, whose connections say nothing about the process
 }
 
 // sessionSettings are what the store relies on, whatever the role, the database or the DSN sets.
-func sessionSettings(async bool) map[string]string {
+func sessionSettings(cfg *config) map[string]string {
 	commit := "on"
-	if async {
+	if cfg.async {
 		commit = "off"
 	}
+	// A process that is stopped while it begins a lease has locked the slot: no standby begins one meanwhile.
+	idle := min(statementTime, cfg.leaseTime/4)
 	return map[string]string{
 		"statement_timeout":                   fmt.Sprint(statementTime.Milliseconds()),
 		"lock_timeout":                        "2000",
-		"idle_in_transaction_session_timeout": fmt.Sprint(statementTime.Milliseconds()),
+		"idle_in_transaction_session_timeout": fmt.Sprint(idle.Milliseconds()),
 		"default_transaction_isolation":       "read committed",
 		"synchronous_commit":                  commit,
 		"tcp_keepalives_idle":                 "5",
@@ -58,19 +62,18 @@ func newSource(config *pgxpool.Config, cfg *config) *source {
 	if c.RuntimeParams["application_name"] == "" {
 		c.RuntimeParams["application_name"] = "eventbus"
 	}
-	for name, value := range sessionSettings(cfg.async) {
-		c.RuntimeParams[name] = value
-	}
+	s := &source{config: config, beforeConnect: config.BeforeConnect, settings: sessionSettings(cfg)}
+	maps.Copy(c.RuntimeParams, s.settings)
 	c.ConnectTimeout = connectTime
-	return &source{config: config, beforeConnect: config.BeforeConnect}
+	return s
 }
 
 // throughPooler prepares the source for a pooler in transaction mode: it refuses settings at the start of a connection, and
 // the next transaction may use another connection of the server, which has no statement that was prepared.
-func (s *source) throughPooler(async bool) {
+func (s *source) throughPooler() {
 	s.pooled = true
 	c := s.config.ConnConfig
-	for name := range sessionSettings(async) {
+	for name := range s.settings {
 		delete(c.RuntimeParams, name)
 	}
 	useNoStatements(c)
@@ -108,10 +111,10 @@ func registerTypes(conn *pgx.Conn) {
 }
 
 // look finds out what server this is, and whether a pooler is in between. It returns the first connection.
-func (s *source) look(ctx context.Context, async bool) (conn *pgx.Conn, err error) {
+func (s *source) look(ctx context.Context) (conn *pgx.Conn, err error) {
 	conn, err = s.dial(ctx)
 	if err != nil && strings.Contains(err.Error(), "unsupported startup parameter") {
-		s.throughPooler(async)
+		s.throughPooler()
 		conn, err = s.dial(ctx)
 	}
 	if err != nil {
@@ -131,7 +134,7 @@ func (s *source) look(ctx context.Context, async bool) (conn *pgx.Conn, err erro
 	case readOnly == "on":
 		err = fmt.Errorf("%w: its transactions are read-only: set default_transaction_read_only to off, or name the primary", ErrReadOnly)
 	case !s.pooled && backend != conn.PgConn().PID():
-		s.throughPooler(async)
+		s.throughPooler()
 		closeNow(conn)
 		return s.dial(ctx)
 	}
@@ -167,11 +170,11 @@ func closeNow(conn *pgx.Conn) {
 
 // send sends the statements as one transaction, in one round trip, and returns the first error. After an error the
 // connection is ready again, or closed.
-func (s *source) send(ctx context.Context, conn *pgx.Conn, b *pgx.Batch, async bool) error {
+func (s *source) send(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
 	if s.pooled {
 		whole := &pgx.Batch{}
 		whole.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-		for name, value := range sessionSettings(async) {
+		for name, value := range s.settings {
 			if !strings.HasPrefix(name, "default_") && !strings.HasPrefix(name, "tcp_") {
 				whole.Queue("SET LOCAL " + name + " = " + value)
 			}

@@ -301,3 +301,19 @@ func TestS6_ALongOutageFailsTheStore(t *testing.T) {
 	require.Len(t, claimed.Records, 1)
 	require.Zero(t, claimed.Records[0].Crashes)
 }
+
+// A standby is stopped in the transaction that begins its lease. It has locked the slot, and another standby still gets it.
+func TestS6_AStandbyThatIsStoppedWhileItTakesOver(t *testing.T) {
+	t.Parallel()
+	schema := postgrestest.NewSchema()
+	s, other := openOnly(t, schema, WithLeaseTime(leastLeaseTime)), openOnly(t, schema, WithLeaseTime(leastLeaseTime))
+	inside(t, s, func(c *committer) {
+		_, err := c.conn.Exec(t.Context(), "BEGIN")
+		require.NoError(t, err)
+		_, err = c.conn.Exec(t.Context(), s.sql("SELECT FROM ~.slot FOR UPDATE"))
+		require.NoError(t, err)
+	})
+	require.True(t, acquire(t, other).IsHeld())
+	_, err := s.Acquire(t.Context(), driver.AcquireQuery{})
+	require.ErrorIs(t, err, driver.ErrNoLease)
+}

@@ -95,7 +95,7 @@ func open(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts 
 	s.lease.Store(new(driver.Lease))
 	s.handlers.config, s.handlers.pool = config.Copy(), pool
 	s.source = newSource(config, cfg)
-	conn, err := s.source.look(ctx, cfg.async)
+	conn, err := s.source.look(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (s *Store) read(ctx context.Context, f func(context.Context, querier) error
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)() // Close does not wait for it
 	began := time.Now()
-	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, standbyPoll) { // a look of a standby must not come late
 		if err := s.state(); err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ type process struct {
 // Start starts a server. settings are lines for postgresql.conf, such as "max_connections = 20".
 //
 // The server cannot run as root: as root, it runs as the user postgres, or nobody.
-func Start(ctx context.Context, settings ...string) (s *Server, err error) {
+func Start(ctx context.Context, settings ...string) (_ *Server, err error) {
 	programs, err := findPrograms()
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func Start(ctx context.Context, settings ...string) (s *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s = &Server{programs: programs, dir: dir}
+	s := &Server{programs: programs, dir: dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Remove())
