@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -209,21 +210,36 @@ func (q *Queue[W]) Recover() {
 func (q *Queue[W]) Wake() <-chan struct{} { return q.wake }
 
 // HasJobs reports whether the queue has jobs.
-func (q *Queue[W]) HasJobs() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.jobs) > 0
-}
+func (q *Queue[W]) HasJobs() bool { return q.len() > 0 }
 
 // Take takes all jobs, or returns nil if there are none. A few deferrable ones wait for up to 1 ms, for another one. The
 // result is valid until the next Take.
 func (q *Queue[W]) Take() []*Job[W] {
+	q.gather()
 	jobs := q.take(false)
 	if len(jobs) == 0 && q.defers() {
 		q.awaitUrgent()
 		jobs = q.take(true)
 	}
 	return jobs
+}
+
+// gathered is the number of jobs from which on a commit does not wait for more of them.
+const gathered = 128
+
+// gather lets those run whom the last commit has answered: they add jobs again, which share the next commit. Otherwise two
+// halves of the publishers take turns, and each of them waits for two commits. BenchmarkAccept/64 of store/sqlite accepts
+// about a fifth more with it, and so does store/postgres.
+func (q *Queue[W]) gather() {
+	for before, now := -1, q.len(); before != now && now < gathered; before, now = now, q.len() {
+		runtime.Gosched()
+	}
+}
+
+func (q *Queue[W]) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.jobs)
 }
 
 func (q *Queue[W]) take(now bool) []*Job[W] {

@@ -127,7 +127,7 @@ func TestS6_AServerThatDoesNotWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	server := privateServer(t)
 	schema := newStore(t, server)
-	replica, err := server.StartReplica(t.Context())
+	replica, err := server.StartReplica(t.Context(), server.DSN())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, replica.Remove()) })
 	refused(t, postgres.ErrReadOnly, replica.DSN(), schema, "it is a replica", "target_session_attrs=read-write")

@@ -132,7 +132,7 @@ func TestS6_ALateCommitIsVoid(t *testing.T) {
 		assert.NoError(t, err)
 		assert.False(t, committed)
 		p.undo()
-		assert.Equal(t, stateFenced, sqlState(s.source.send(context.Background(), before, late, false)))
+		assert.Equal(t, stateFenced, sqlState(s.source.send(context.Background(), before, late)))
 		closeNow(before)
 	})
 	stats, err := s.Stats(t.Context())

@@ -129,7 +129,7 @@ func TestS6_AFailoverIsADelay(t *testing.T) {
 		t.Skip("it copies a server")
 	}
 	server := privateServer(t)
-	replica, err := server.StartReplica(t.Context())
+	replica, err := server.StartReplica(t.Context(), server.DSN())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, replica.Remove()) })
 	require.NoError(t, server.Exec(t.Context(), "ALTER SYSTEM SET synchronous_standby_names = '*'"))

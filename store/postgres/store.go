@@ -91,6 +91,7 @@ func open(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts 
 	}
 	s := &Store{cfg: cfg, quotedSchema: pgx.Identifier{cfg.schema}.Sanitize(), began: time.Now(), acquiring: make(chan struct{}, 1)}
 	s.end = storekit.NewClosing()
+	s.own = newOwnEvents()
 	s.host, _ = os.Hostname() // for messages only
 	s.lease.Store(new(driver.Lease))
 	s.handlers.config, s.handlers.pool = config.Copy(), pool

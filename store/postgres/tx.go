@@ -11,7 +11,9 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-const insertIncoming = "INSERT INTO ~.incoming (event, slot, state, due, body, given, codec) VALUES ($1, $2, $3, $4, $5, $6, $7) RETURNING id"
+// insertIncoming inserts nothing in the database of another store.
+const insertIncoming = `INSERT INTO ~.incoming (event, slot, state, due, body, given, codec)
+	SELECT $1::uuid, $2::smallint, $3::smallint, $4::text, $5::bytea, $6::boolean, $7::bytea FROM ~.meta WHERE id = 1 AND store = $8::uuid RETURNING id`
 
 // SubmitTx inserts incoming events in a transaction of the caller: a pgx.Tx, or a *sql.Tx of a driver for Postgres (such as
 // pgx/v5/stdlib). Its database must be that of the store. It locks nothing for which another program could wait. See
@@ -40,9 +42,6 @@ func (s *Store) submitTx(ctx context.Context, tx any, in []*driver.Incoming) err
 	if err := (&driver.Batch{Leave: in}).CheckTimes(); err != nil {
 		return err
 	}
-	if err := s.checkDatabase(ctx, row); err != nil {
-		return err
-	}
 	var ids []int64
 	for _, event := range in {
 		c := newIncomingColumns(1)
@@ -50,8 +49,8 @@ func (s *Store) submitTx(ctx context.Context, tx any, in []*driver.Incoming) err
 		var id int64
 		// Simple values: a *sql.Tx knows no arrays.
 		id16 := event.Record.ID.String()
-		if err := row(ctx, &id, s.sql(insertIncoming), id16, c.slots[0], c.states[0], c.dues[0], c.bodies[0], c.givens[0], c.codecs[0]); err != nil {
-			return explain(err)
+		if err := row(ctx, &id, s.sql(insertIncoming), id16, c.slots[0], c.states[0], c.dues[0], c.bodies[0], c.givens[0], c.codecs[0], s.identity); err != nil {
+			return s.explainTx(err)
 		}
 		ids = append(ids, id)
 	}
@@ -80,22 +79,13 @@ func rowOf(tx any) (queryRow, error) {
 	return nil, fmt.Errorf("%w: it is a %T, and the store takes a pgx.Tx or a *sql.Tx of its Postgres database", driver.ErrNoTransaction, tx)
 }
 
-// checkDatabase returns an error if a transaction is not one of the store's database.
-func (s *Store) checkDatabase(ctx context.Context, row queryRow) error {
-	const identity = "SELECT store::text FROM ~.meta WHERE id = 1"
-	var theirs string
-	err := row(ctx, &theirs, s.sql(identity))
-	switch {
-	case err == nil:
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
-		return err
-	default:
+// explainTx says what is wrong with a transaction that is not one of the store's database.
+func (s *Store) explainTx(err error) error {
+	switch state := sqlState(err); {
+	case errors.Is(err, pgx.ErrNoRows), errors.Is(err, sql.ErrNoRows):
+		return fmt.Errorf("%w: the transaction is one of another database, which has a store in schema %s, too", driver.ErrNoTransaction, s.cfg.schema)
+	case state == "42P01", state == "3F000": // undefined_table, invalid_schema_name
 		return fmt.Errorf("%w: the transaction has no schema %s of a store: %w", driver.ErrNoTransaction, s.cfg.schema, err)
 	}
-	if theirs != s.identity {
-		return fmt.Errorf("%w: the transaction is one of another database, which has a store in schema %s, too", driver.ErrNoTransaction, s.cfg.schema)
-	}
-	return nil
+	return explain(err)
 }

@@ -59,11 +59,8 @@ func (s *Store) watch(stop <-chan struct{}) {
 	tick := time.NewTimer(0)
 	defer tick.Stop()
 	for known, broken := false, false; ; {
-		tick.Reset(s.own.interval())
-		select {
-		case <-stop:
+		if !s.own.wait(stop, tick) {
 			return
-		case <-tick.C:
 		}
 		now, err := s.lookAround()
 		// A store that fails while it is idle is a change too: the watchers find out that it has failed.
@@ -113,19 +110,40 @@ func (s *Store) lookAround() (now seen, err error) {
 
 // ownEvents are the events of SubmitTx of this store that it has not seen taken in.
 type ownEvents struct {
+	wake chan struct{} // has an element after submitted
+
 	mu      sync.Mutex // guards the following
 	waiting map[int64]time.Time
+}
+
+func newOwnEvents() ownEvents {
+	return ownEvents{wake: make(chan struct{}, 1), waiting: make(map[int64]time.Time)}
 }
 
 // submitted notes events.
 func (o *ownEvents) submitted(ids []int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.waiting == nil {
-		o.waiting = make(map[int64]time.Time)
-	}
 	for _, id := range ids {
 		o.waiting[id] = time.Now()
+	}
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wait waits until the next look. It returns false if stop is closed first.
+func (o *ownEvents) wait(stop <-chan struct{}, tick *time.Timer) bool {
+	for {
+		tick.Reset(o.interval())
+		select {
+		case <-stop:
+			return false
+		case <-tick.C:
+			return true
+		case <-o.wake: // sooner
+		}
 	}
 }
 

@@ -95,31 +95,6 @@ func (s *Server) configure(lines []string) error {
 	return errors.Join(err, f.Close())
 }
 
-// StartReplica starts a replica of the server, which streams from it.
-func (s *Server) StartReplica(ctx context.Context) (replica *Server, err error) {
-	dir, err := os.MkdirTemp("/tmp", "postgrestest")
-	if err != nil {
-		return nil, err
-	}
-	r := &Server{programs: s.programs, dir: dir}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, r.Remove())
-		}
-	}()
-	if err := r.own(); err != nil {
-		return nil, err
-	}
-	out, err := r.command(ctx, "pg_basebackup", "-D", r.data(), "-h", s.dir, "-U", "postgres", "-R", "-c", "fast", "--no-sync").CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("postgrestest: pg_basebackup: %w: %s", err, out)
-	}
-	if err := r.configure([]string{"unix_socket_directories = '" + dir + "'"}); err != nil {
-		return nil, err
-	}
-	return r, r.Run(ctx)
-}
-
 func findPrograms() (dir string, err error) {
 	const last = "postgres"
 	if path, err := exec.LookPath("initdb"); err == nil {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -21,35 +20,21 @@ func (s *Server) StartReplica(ctx context.Context, dsn string) (_ *Server, err e
 	if err != nil {
 		return nil, err
 	}
-	r := &Server{programs: s.programs, dir: dir, as: s.as}
+	r := &Server{programs: s.programs, dir: dir}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.Remove())
 		}
 	}()
-	if r.as != nil {
-		if err := os.Chown(dir, int(r.as.Uid), int(r.as.Gid)); err != nil {
-			return nil, err
-		}
+	if err := r.own(); err != nil {
+		return nil, err
 	}
 	backup := r.command(ctx, "pg_basebackup", "-D", r.data(), "-d", dsn+" application_name="+ReplicaName, "-R", "-c", "fast", "--no-sync")
-	if !isFile(backup.Path) { // initdb and postgres may be links in a folder of PATH
-		server, err := filepath.EvalSymlinks(filepath.Join(s.programs, "postgres"))
-		if err != nil {
-			return nil, err
-		}
-		backup.Path, backup.Err = filepath.Join(filepath.Dir(server), "pg_basebackup"), nil
-	}
 	out, err := backup.CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("postgrestest: pg_basebackup: %w: %s", err, out)
 	}
-	f, err := os.OpenFile(filepath.Join(r.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		return nil, err
-	}
-	_, err = f.WriteString("unix_socket_directories = '" + dir + "'\n")
-	if err := errors.Join(err, f.Close()); err != nil {
+	if err := r.configure([]string{"unix_socket_directories = '" + dir + "'"}); err != nil {
 		return nil, err
 	}
 	return r, r.Run(ctx)
