@@ -291,7 +291,7 @@ func addUnreadable(ts *testscript.TestScript, _ bool, args []string) {
 		Now: now,
 		New: []*driver.Record{{
 			ID: driver.ID{15: 1}, Type: "a", Published: now, Payload: []byte("1"), Targets: []string{"mail"}, State: driver.Ready,
-			Progress: []byte(`{"next":1}`),
+			Progress: []byte(`{"next":2}`),
 		}},
 		Bury: []*driver.Letter{{
 			ID: driver.ID{15: 2}, Event: driver.ID{15: 3}, Type: "a", Subscription: "mail", Reason: "exhausted", Published: now, DiedAt: now,
