@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -121,20 +120,27 @@ func TestS6_ALateCommitIsVoid(t *testing.T) {
 	t.Parallel()
 	s := openOnly(t, postgrestest.NewSchema())
 	acquire(t, s)
+	var planned, resolved, sent error
+	var committed bool
 	inside(t, s, func(c *committer) {
+		var p *plan
+		p, planned = c.prepare(c.deadline(), []*job{{Batch: &driver.Batch{Now: noon, Epoch: c.row.epoch, New: []*driver.Record{record()}}}}, make([]error, 1), nil)
+		if planned != nil {
+			return
+		}
 		late := &pgx.Batch{}
-		p, err := c.prepare(c.deadline(), []*job{{Batch: &driver.Batch{Now: noon, Epoch: c.row.epoch, New: []*driver.Record{record()}}}}, make([]error, 1), nil)
-		assert.NoError(t, err)
 		p.queue(late)
 		before := c.conn
 		c.conn = nil
-		committed, err := c.resolve(c.deadline(), true)
-		assert.NoError(t, err)
-		assert.False(t, committed)
+		committed, resolved = c.resolve(c.deadline(), true)
 		p.undo()
-		assert.Equal(t, stateFenced, sqlState(s.source.send(context.Background(), before, late)))
+		sent = s.source.send(context.Background(), before, late)
 		closeNow(before)
 	})
+	require.NoError(t, planned)
+	require.NoError(t, resolved)
+	require.False(t, committed)
+	require.Equal(t, stateFenced, sqlState(sent))
 	stats, err := s.Stats(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, stats.Ready)
