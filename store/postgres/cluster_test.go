@@ -376,7 +376,7 @@ func (c *cluster) check() {
 				}
 			} else {
 				repeated++
-				if before := calls[r.text][len(calls[r.text])-1]; !c.disturbedBetween(before, r.at) {
+				if before := calls[r.text][len(calls[r.text])-1]; !c.disturbedBetween(before, call{r.member, r.at}) {
 					early++
 					c.t.Logf("%s was called again by %s, %v after the call of %s, without a disturbance", r.text, r.member.name, r.at.Sub(before.at), before.member.name)
 				}
@@ -410,11 +410,11 @@ func (c *cluster) check() {
 	require.NotEmpty(c.t, accepted)
 }
 
-// disturbedBetween reports whether something happened to the process of a call, or to the server, after the call and before
-// an instant.
-func (c *cluster) disturbedBetween(from call, until time.Time) bool {
+// disturbedBetween reports whether something happened between two calls to the process of the first one, to that of the second,
+// which may have been stopped and go on with a lease that it has lost, or to the server.
+func (c *cluster) disturbedBetween(first, second call) bool {
 	for _, d := range c.disturbed {
-		if (d.member == nil || d.member == from.member) && d.to.After(from.at.Add(-5*time.Second)) && d.from.Before(until) {
+		if (d.member == nil || d.member == first.member || d.member == second.member) && d.to.After(first.at.Add(-5*time.Second)) && d.from.Before(second.at) {
 			return true
 		}
 	}
