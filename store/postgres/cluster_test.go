@@ -410,11 +410,12 @@ func (c *cluster) check() {
 	require.NotEmpty(c.t, accepted)
 }
 
-// disturbedBetween reports whether something happened between two calls to the process of the first one, to that of the second,
-// which may have been stopped and go on with a lease that it has lost, or to the server.
+// disturbedBetween reports whether something happened between two calls to the process of the first one, or to the server, or
+// whether the process of the second was cut off meanwhile: it goes on with a lease that it has lost, until it finds out.
 func (c *cluster) disturbedBetween(first, second call) bool {
 	for _, d := range c.disturbed {
-		if (d.member == nil || d.member == first.member || d.member == second.member) && d.to.After(first.at.Add(-5*time.Second)) && d.from.Before(second.at) {
+		cutOff := d.member == second.member && (d.what == "SIGSTOP" || d.what == "stalled network")
+		if (d.member == nil || d.member == first.member || cutOff) && d.to.After(first.at.Add(-5*time.Second)) && d.from.Before(second.at) {
 			return true
 		}
 	}

@@ -86,6 +86,8 @@ func (s *Store) explainTx(err error) error {
 		return fmt.Errorf("%w: the transaction is one of another database, which has a store in schema %s, too", driver.ErrNoTransaction, s.cfg.schema)
 	case state == "42P01", state == "3F000": // undefined_table, invalid_schema_name
 		return fmt.Errorf("%w: the transaction has no schema %s of a store: %w", driver.ErrNoTransaction, s.cfg.schema, err)
+	case state != "", isTransient(err), errors.Is(err, context.Canceled), errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sql.ErrTxDone):
+		return explain(err)
 	}
-	return explain(err)
+	return fmt.Errorf("%w: the database of the transaction does not know schema %s of a store, or is not Postgres: %w", driver.ErrNoTransaction, s.cfg.schema, err)
 }
