@@ -21,7 +21,7 @@ const (
 	lookTime = 200 * time.Millisecond
 	// claimTime bounds how long accepted events may wait while the server answers and a process is up: the time of the
 	// lease, a look of a standby, and the time in which a slow machine connects again, begins the lease and claims.
-	claimTime = clusterLease + lookTime + 20*silence
+	claimTime = clusterLease + lookTime + 12*silence
 )
 
 // beatAlways reports signs of life until ctx ends.
