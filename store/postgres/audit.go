@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"math"
 
 	"github.com/jackc/pgx/v5"
@@ -51,10 +50,9 @@ const auditPage = 1000
 // the newest 10,000 denied ones. See [driver.Store].
 //
 // Errors: that of AuditQuery.Match, driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Audit(ctx context.Context, q driver.AuditQuery) (page driver.AuditPage, err error) {
+func (s *Store) Audit(ctx context.Context, q driver.AuditQuery) (driver.AuditPage, error) {
 	const sql = "SELECT number, denied, body FROM ~.audit WHERE number < $1 ORDER BY number DESC LIMIT $2"
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		page = driver.AuditPage{}
+	return reading(ctx, s, "Audit", func(ctx context.Context, db querier) (page driver.AuditPage, err error) {
 		before := q.Before
 		if before == 0 {
 			before = math.MaxInt64
@@ -87,16 +85,12 @@ func (s *Store) Audit(ctx context.Context, q driver.AuditQuery) (page driver.Aud
 				return nil
 			}, before, limit)
 			if err != nil {
-				return err
+				return page, err
 			}
 			more = found == limit && page.Next == 0
 		}
-		return nil
+		return page, nil
 	})
-	if err != nil {
-		return driver.AuditPage{}, fmt.Errorf("Audit: %w", err)
-	}
-	return page, nil
 }
 
 // queryError is the error of a function of a query.

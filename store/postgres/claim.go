@@ -50,14 +50,15 @@ func (s *Store) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed,
 // recordColumns are the columns that scanRecord reads.
 const recordColumns = "ref, position, owner, event, kind, crashes, suspect, due, door, progress, body"
 
-// scanRecord reads a row of recordColumns.
-func scanRecord(rows pgx.Rows) (r *driver.Record, owner int64, err error) {
+// scanRecord reads a row of recordColumns, and more columns.
+func scanRecord(row pgx.Row, more ...any) (r *driver.Record, owner int64, err error) {
 	var ref int64
 	var kind, crashes int16
 	var due *string
 	var door, body []byte
 	r = new(driver.Record)
-	if err := rows.Scan(&ref, &r.Position, &owner, (*[16]byte)(&r.ID), &kind, &crashes, &r.Suspect, &due, &door, &r.Progress, &body); err != nil {
+	columns := []any{&ref, &r.Position, &owner, (*[16]byte)(&r.ID), &kind, &crashes, &r.Suspect, &due, &door, &r.Progress, &body}
+	if err := row.Scan(append(columns, more...)...); err != nil {
 		return nil, 0, err
 	}
 	r.Ref, r.State, r.Crashes, r.Door = driver.Ref(ref), driver.State(kind&kindStateMask), int(crashes), string(door)
@@ -93,12 +94,8 @@ func (r *claim) read(ctx context.Context, s *Store, db querier, epoch int64) err
 		where, order = whereDue+" AND (due IS NULL OR due <= $2)", "due NULLS FIRST, ref"
 		args = append(args, storekit.TimeBound(r.q.Now))
 	case driver.ClaimParked:
-		doors := make([][]byte, len(r.q.Doors))
-		for i, d := range r.q.Doors {
-			doors[i] = []byte(d)
-		}
 		where, order = whereParked+" AND owner <= 0 AND door = ANY($2::bytea[]) AND (kind = 3 OR owner = $3)", "position, ref"
-		args = append(args, doors, -epoch)
+		args = append(args, bytesOf(r.q.Doors), -epoch)
 	case driver.ClaimEvent:
 		where, order = "owner <= 0 AND event = $2 AND kind IN (2, 6)", "ref"
 		args = append(args, [16]byte(r.q.Event))

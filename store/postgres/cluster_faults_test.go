@@ -14,7 +14,7 @@ import (
 // pause returns the time until the next fault: in most cases too short for a cluster to recover, and in others long enough
 // for checkClaims to see whether it does.
 func (c *cluster) pause() time.Duration {
-	if c.random.IntN(12) == 0 {
+	if c.random.IntN(25) == 0 {
 		return claimTime + clusterLease
 	}
 	return time.Duration(c.random.IntN(400)) * time.Millisecond

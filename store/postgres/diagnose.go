@@ -189,12 +189,7 @@ func (d *diagnosis) replicas(ctx context.Context, q querier) error {
 	const replicas = `SELECT coalesce(nullif(application_name, ''), 'no name'), coalesce(sync_state, 'unknown'), coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn), 0)::bigint,
 		coalesce(extract(epoch FROM flush_lag), 0)::float8 FROM pg_stat_replication ORDER BY 3 DESC`
 	found := 0
-	rows, err := q.Query(ctx, replicas)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err := each(ctx, q, replicas, func(rows pgx.Rows) error {
 		found++
 		var name, sync string
 		var bytes int64
@@ -208,11 +203,12 @@ func (d *diagnosis) replicas(ctx context.Context, q querier) error {
 			remedy = "add it to synchronous_standby_names, or accept that a failover to it loses what it has not got"
 		}
 		d.note("replica", remedy, "%s (%s) is %d bytes and %v behind", name, sync, bytes, lag)
-	}
-	if found == 0 {
+		return nil
+	})
+	if err == nil && found == 0 {
 		d.note("replica", "", "none")
 	}
-	return rows.Err()
+	return err
 }
 
 // slots finds replication slots that nobody reads: the server keeps its log for them until the disk is full.
@@ -257,12 +253,7 @@ func (d *diagnosis) lease(ctx context.Context, q querier) error {
 		FROM ~.instance i WHERE i.id <> 0 AND i.expires > clock_timestamp() ORDER BY 1 DESC, i.id`
 	var holder string
 	var others []string
-	rows, err := q.Query(ctx, d.store.sql(instances))
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	err := each(ctx, q, d.store.sql(instances), func(rows pgx.Rows) error {
 		var holds bool
 		var host []byte
 		var pid int
@@ -276,11 +267,12 @@ func (d *diagnosis) lease(ctx context.Context, q querier) error {
 		} else {
 			others = append(others, process)
 		}
-	}
-	if err := rows.Err(); err != nil {
+		return nil
+	})
+	switch {
+	case err != nil:
 		return err
-	}
-	if holder == "" {
+	case holder == "":
 		d.note("lease", "start the program: nothing is dispatched", "nobody has it")
 		return nil
 	}

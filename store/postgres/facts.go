@@ -20,7 +20,7 @@ type facts struct {
 	withdrawable map[driver.ID]bool // have an incoming event in Scheduled
 	incoming     map[driver.IncomingID]incomingFact
 	scheduled    map[driver.ID][]scheduledFact // free records
-	open         map[driver.RequestID]bool     // have no answer
+	open         map[int64]bool                // requests without an answer
 	complete     bool                          // known and incoming were read
 	incomingIDs  []int64
 	requestIDs   []int64
@@ -65,21 +65,11 @@ func (c *committer) read(ctx context.Context, group []*job, again *facts) (*fact
 func (f *facts) queueFor(c *committer, b *pgx.Batch, batch *driver.Batch) {
 	if len(batch.Take) > 0 {
 		f.letters = make(map[driver.ID]bool)
-		b.Queue(c.store.sql("SELECT id FROM ~.letter WHERE id = ANY($1::uuid[])"), sortedIDs(batch.Take)).Query(eachRow(func(rows pgx.Rows) error {
-			var id driver.ID
-			err := rows.Scan((*[16]byte)(&id))
-			f.letters[id] = true
-			return err
-		}))
+		queueSet(b, f.letters, c.store.sql("SELECT id FROM ~.letter WHERE id = ANY($1::uuid[])"), sortedIDs(batch.Take))
 	}
 	if len(batch.Withdraw) > 0 {
 		f.withdrawable = make(map[driver.ID]bool)
-		b.Queue(c.store.sql("SELECT event FROM ~.incoming WHERE event = ANY($1::uuid[]) AND state = $2"), sortedIDs(batch.Withdraw), int16(driver.Scheduled)).Query(eachRow(func(rows pgx.Rows) error {
-			var id driver.ID
-			err := rows.Scan((*[16]byte)(&id))
-			f.withdrawable[id] = true
-			return err
-		}))
+		queueSet(b, f.withdrawable, c.store.sql("SELECT event FROM ~.incoming WHERE event = ANY($1::uuid[]) AND state = $2"), sortedIDs(batch.Withdraw), int16(driver.Scheduled))
 		f.queueIncoming(c, b, batch.Accept)
 	}
 	if len(batch.Cancel) > 0 {
@@ -97,22 +87,31 @@ func (f *facts) queueFor(c *committer, b *pgx.Batch, batch *driver.Batch) {
 			return nil
 		}))
 	}
-	if len(batch.Unask)+len(batch.Answer) > 0 {
-		f.open = make(map[driver.RequestID]bool)
-		var ids []int64
-		for _, id := range batch.Unask {
-			ids = append(ids, int64(id))
-		}
-		for _, a := range batch.Answer {
-			ids = append(ids, int64(a.Request))
-		}
-		b.Queue(c.store.sql("SELECT id FROM ~.request WHERE id = ANY($1::bigint[]) AND answer IS NULL"), ids).Query(eachRow(func(rows pgx.Rows) error {
-			var id int64
-			err := rows.Scan(&id)
-			f.open[driver.RequestID(id)] = true
-			return err
-		}))
+	if ids := endedRequests(batch); len(ids) > 0 {
+		f.open = make(map[int64]bool)
+		queueSet(b, f.open, c.store.sql("SELECT id FROM ~.request WHERE id = ANY($1::bigint[]) AND answer IS NULL"), ids)
 	}
+}
+
+// endedRequests returns the requests that a batch removes or answers.
+func endedRequests(b *driver.Batch) (ids []int64) {
+	for _, id := range b.Unask {
+		ids = append(ids, int64(id))
+	}
+	for _, a := range b.Answer {
+		ids = append(ids, int64(a.Request))
+	}
+	return ids
+}
+
+// queueSet adds a query for the elements of a set.
+func queueSet[T comparable](b *pgx.Batch, set map[T]bool, sql string, args ...any) {
+	b.Queue(sql, args...).Query(eachRow(func(rows pgx.Rows) error {
+		var element T
+		err := rows.Scan(&element)
+		set[element] = true
+		return err
+	}))
 }
 
 // queueAgain adds queries for what a plan usually assumes.
@@ -176,12 +175,10 @@ func (f *facts) queueNumbers(c *committer, b *pgx.Batch, group []*job) {
 			continue
 		}
 		sql := "SELECT nextval(pg_get_serial_sequence('~." + of.table + "', 'id')) FROM generate_series(1, $1)"
-		b.Queue(c.store.sql(sql), of.n).Query(eachRow(func(rows pgx.Rows) error {
-			var id int64
-			err := rows.Scan(&id)
-			*of.to = append(*of.to, id)
+		b.Queue(c.store.sql(sql), of.n).Query(func(rows pgx.Rows) (err error) {
+			*of.to, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 			return err
-		}))
+		})
 	}
 }
 

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,31 +35,22 @@ type Settled struct {
 // without WithHistory, or if their retention has ended.
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) History(ctx context.Context, id driver.ID) (history []Settled, err error) {
+func (s *Store) History(ctx context.Context, id driver.ID) ([]Settled, error) {
 	const sql = "SELECT type, key, dead, settled_at FROM ~.history WHERE event = $1 ORDER BY settled_at, ref"
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		history = nil
-		return each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
-			var eventType, key []byte
-			var dead bool
-			var at string
-			if err := rows.Scan(&eventType, &key, &dead, &at); err != nil {
-				return err
-			}
-			settled := Settled{Event: id, Type: string(eventType), Key: string(key), Outcome: OutcomeSettled}
-			if dead {
-				settled.Outcome = OutcomeDeadLettered
-			}
-			var err error
-			if settled.At, err = storekit.ParseTime(at); err != nil {
-				return &CorruptError{Table: "history", Row: id.String(), Detail: err.Error()}
-			}
-			history = append(history, settled)
-			return nil
-		}, [16]byte(id))
-	})
-	if err != nil {
-		return nil, fmt.Errorf("History: %w", err)
-	}
-	return history, nil
+	return list(ctx, s, "History", func(row pgx.CollectableRow) (settled Settled, err error) {
+		var eventType, key []byte
+		var dead bool
+		var at string
+		if err := row.Scan(&eventType, &key, &dead, &at); err != nil {
+			return settled, err
+		}
+		settled = Settled{Event: id, Type: string(eventType), Key: string(key), Outcome: OutcomeSettled}
+		if dead {
+			settled.Outcome = OutcomeDeadLettered
+		}
+		if settled.At, err = storekit.ParseTime(at); err != nil {
+			err = &CorruptError{Table: "history", Row: id.String(), Detail: err.Error()}
+		}
+		return settled, err
+	}, sql, [16]byte(id))
 }

@@ -34,7 +34,7 @@ func (c *incomingColumns) add(in *driver.Incoming) {
 // Incoming returns a page of the events that wait to be taken in. See [driver.Store].
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Incoming(ctx context.Context, q driver.IncomingQuery) (page driver.IncomingPage, err error) {
+func (s *Store) Incoming(ctx context.Context, q driver.IncomingQuery) (driver.IncomingPage, error) {
 	where, args := "id > $1", []any{int64(q.After), int64(q.Limit) + 1}
 	if !q.Event.IsZero() {
 		where, args = where+" AND event = $3", append(args, [16]byte(q.Event))
@@ -50,9 +50,8 @@ func (s *Store) Incoming(ctx context.Context, q driver.IncomingQuery) (page driv
 		where += fmt.Sprintf(" AND slot = ANY($%d::smallint[])", len(args))
 	}
 	sql := "SELECT id, event, slot, state, due, body, given, codec FROM ~.incoming WHERE " + where + " ORDER BY id LIMIT $2"
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		page = driver.IncomingPage{}
-		return each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
+	return reading(ctx, s, "Incoming", func(ctx context.Context, db querier) (page driver.IncomingPage, err error) {
+		err = each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
 			if len(page.Events) == q.Limit {
 				page.More = true
 				return nil
@@ -61,11 +60,8 @@ func (s *Store) Incoming(ctx context.Context, q driver.IncomingQuery) (page driv
 			page.Events = append(page.Events, in)
 			return err
 		}, args...)
+		return page, err
 	})
-	if err != nil {
-		return driver.IncomingPage{}, fmt.Errorf("Incoming: %w", err)
-	}
-	return page, nil
 }
 
 func scanIncoming(rows pgx.Rows) (*driver.Incoming, error) {

@@ -25,18 +25,10 @@ const recordPage = 1000
 // holder is the epoch of the lease that a store has, or -1.
 const holder = "coalesce((SELECT i.epoch FROM ~.slot JOIN ~.instance i ON i.id = slot.owner AND i.epoch = slot.epoch WHERE slot.id = 0), -1)"
 
-// heldRows adds the column holder to a row of recordColumns.
-type heldRows struct {
-	pgx.Rows
-	holder *int64
-}
-
-func (h heldRows) Scan(to ...any) error { return h.Rows.Scan(append(to, h.holder)...) }
-
 // scanHeld reads a row of recordColumns and holder.
-func scanHeld(rows pgx.Rows) (*driver.Record, error) {
+func scanHeld(row pgx.CollectableRow) (*driver.Record, error) {
 	var epoch int64
-	r, owner, err := scanRecord(heldRows{rows, &epoch})
+	r, owner, err := scanRecord(row, &epoch)
 	if err == nil {
 		r.Leased = owner == epoch
 	}
@@ -46,27 +38,16 @@ func scanHeld(rows pgx.Rows) (*driver.Record, error) {
 // Lookup returns the unsettled records of an event. See [driver.Store].
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Lookup(ctx context.Context, id driver.ID) (records []*driver.Record, err error) {
+func (s *Store) Lookup(ctx context.Context, id driver.ID) ([]*driver.Record, error) {
 	const sql = "SELECT " + recordColumns + ", " + holder + " FROM ~.record WHERE event = $1 ORDER BY ref"
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		records = nil
-		return each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
-			r, err := scanHeld(rows)
-			records = append(records, r)
-			return err
-		}, [16]byte(id))
-	})
-	if err != nil {
-		return nil, fmt.Errorf("Lookup(%s): %w", id, err)
-	}
-	return records, nil
+	return list(ctx, s, "Lookup("+id.String()+")", scanHeld, sql, [16]byte(id))
 }
 
 // Records returns a page of records. Each record after q.After is read and compared, apart from those in other States. See
 // [driver.Store].
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Records(ctx context.Context, q driver.RecordQuery) (page driver.RecordPage, err error) {
+func (s *Store) Records(ctx context.Context, q driver.RecordQuery) (driver.RecordPage, error) {
 	const sql = "SELECT " + recordColumns + ", " + holder + " FROM ~.record WHERE ref > $1 AND kind & 3 = ANY($2::smallint[]) ORDER BY ref LIMIT $3"
 	states := []int16{0, 1, 2, 3}
 	if len(q.States) > 0 {
@@ -75,8 +56,7 @@ func (s *Store) Records(ctx context.Context, q driver.RecordQuery) (page driver.
 			states = append(states, int16(state))
 		}
 	}
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		page = driver.RecordPage{}
+	return reading(ctx, s, "Records", func(ctx context.Context, db querier) (page driver.RecordPage, err error) {
 		after, more := int64(q.After), true
 		for more && page.Next == 0 {
 			found := 0
@@ -96,16 +76,12 @@ func (s *Store) Records(ctx context.Context, q driver.RecordQuery) (page driver.
 				return nil
 			}, after, states, recordPage)
 			if err != nil {
-				return err
+				return page, err
 			}
 			more = found == recordPage
 		}
-		return nil
+		return page, nil
 	})
-	if err != nil {
-		return driver.RecordPage{}, fmt.Errorf("Records: %w", err)
-	}
-	return page, nil
 }
 
 // Remembered returns a remembered id. See [driver.Store].
@@ -132,20 +108,15 @@ func (s *Store) Remembered(ctx context.Context, scope, key string) (d driver.Ded
 // The records of a bus that was killed count as leased until the next store acquires the lease.
 //
 // Errors: driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Stats(ctx context.Context) (stats driver.Stats, err error) {
+func (s *Store) Stats(ctx context.Context) (driver.Stats, error) {
 	const sql = `SELECT sum(ready)::bigint, sum(waiting)::bigint, sum(scheduled)::bigint, sum(parked)::bigint, sum(letters)::bigint, sum(leased)::bigint,
 		(SELECT count(*) FROM ~.incoming) FROM ~.instance`
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
+	return reading(ctx, s, "Stats", func(ctx context.Context, db querier) (stats driver.Stats, err error) {
 		var leased int64
-		stats = driver.Stats{}
-		err := db.QueryRow(ctx, s.sql(sql)).Scan(&stats.Ready, &stats.Waiting, &stats.Scheduled, &stats.Parked, &stats.Letters, &leased, &stats.Incoming)
+		err = db.QueryRow(ctx, s.sql(sql)).Scan(&stats.Ready, &stats.Waiting, &stats.Scheduled, &stats.Parked, &stats.Letters, &leased, &stats.Incoming)
 		stats.Free = stats.Unsettled() - leased
-		return err
+		return stats, err
 	})
-	if err != nil {
-		return driver.Stats{}, fmt.Errorf("Stats: %w", err)
-	}
-	return stats, nil
 }
 
 // maxParked bounds the records that Parked counts.
@@ -154,7 +125,7 @@ const maxParked = 100_000
 // Parked counts parked records by door. See [driver.Store].
 //
 // Errors: driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Parked(ctx context.Context, except map[string]bool) (doors map[string]int64, err error) {
+func (s *Store) Parked(ctx context.Context, except map[string]bool) (map[string]int64, error) {
 	const sql = `SELECT door, count(*) FROM (SELECT door FROM ~.record WHERE ` + whereParked + ` AND door <> ALL($1::bytea[]) LIMIT $2) AS parked GROUP BY door`
 	names := [][]byte{}
 	for name, leaveOut := range except {
@@ -162,18 +133,15 @@ func (s *Store) Parked(ctx context.Context, except map[string]bool) (doors map[s
 			names = append(names, []byte(name))
 		}
 	}
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		doors = make(map[string]int64)
-		return each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
+	return reading(ctx, s, "Parked", func(ctx context.Context, db querier) (map[string]int64, error) {
+		doors := make(map[string]int64)
+		err := each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
 			var door []byte
 			var n int64
 			err := rows.Scan(&door, &n)
 			doors[string(door)] = n
 			return err
 		}, names, maxParked)
+		return doors, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("Parked: %w", err)
-	}
-	return doors, nil
 }

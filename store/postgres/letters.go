@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -75,11 +74,7 @@ func newLetterFilter(q driver.LetterQuery) *letterFilter {
 		f.add("key <> '' AND key = ", []byte(q.Key)) // the condition of letter_key
 	}
 	if len(q.Subscriptions) > 0 {
-		names := make([][]byte, len(q.Subscriptions))
-		for i, name := range q.Subscriptions {
-			names[i] = []byte(name)
-		}
-		f.add("subscription = ANY", names)
+		f.add("subscription = ANY", bytesOf(q.Subscriptions))
 	}
 	if q.Reason != "" {
 		f.add("reason = ", []byte(q.Reason))
@@ -118,19 +113,15 @@ func (f *letterFilter) with(condition string, arg any) *letterFilter {
 // letters that these fields select, up to the 10,001st match.
 //
 // Errors: that of LetterQuery.Parts, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Letters(ctx context.Context, q driver.LetterQuery) (page driver.LetterPage, err error) {
-	f := newLetterFilter(q)
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		page = driver.LetterPage{}
-		if q.Compares() {
-			return s.scanLetters(ctx, db, f, &page)
+func (s *Store) Letters(ctx context.Context, q driver.LetterQuery) (driver.LetterPage, error) {
+	return reading(ctx, s, "Letters", func(ctx context.Context, db querier) (page driver.LetterPage, err error) {
+		if f := newLetterFilter(q); q.Compares() {
+			err = s.scanLetters(ctx, db, f, &page)
+		} else {
+			err = s.selectLetters(ctx, db, f, &page)
 		}
-		return s.selectLetters(ctx, db, f, &page)
+		return page, err
 	})
-	if err != nil {
-		return driver.LetterPage{}, fmt.Errorf("Letters: %w", err)
-	}
-	return page, nil
 }
 
 // selectLetters reads a page that SQL selects.
@@ -189,32 +180,17 @@ func (s *Store) readPage(ctx context.Context, db querier, f *letterFilter, page 
 
 // scanLetters compares letters one by one, newest first.
 func (s *Store) scanLetters(ctx context.Context, db querier, f *letterFilter, page *driver.LetterPage) error {
-	more := false
-	var ids [][16]byte
-	err := s.scan(ctx, db, f, func(l *driver.Letter) bool {
-		older := f.q.Before.IsZero() || bytes.Compare(l.ID[:], f.q.Before[:]) < 0
-		switch {
-		case !older || more:
-		case len(ids) == f.q.Limit:
-			more = true
-		default:
-			ids = append(ids, l.ID)
-		}
-		if page.Total == driver.MaxTotal && !f.q.ExactTotal {
-			page.TotalIsMore = true
-		} else {
-			page.Total++
-		}
-		return !(more && page.TotalIsMore)
-	})
-	if err != nil || len(ids) == 0 {
+	selected := storekit.Selection{Query: f.q}
+	err := s.scan(ctx, db, f, selected.Visit)
+	page.Total, page.TotalIsMore = selected.Total, selected.TotalIsMore
+	if err != nil || len(selected.IDs) == 0 {
 		return err
 	}
 	whole := &letterFilter{q: f.q, where: "true"}
-	if err := s.readPage(ctx, db, whole.with("id = ANY", ids), page); err != nil {
+	if err := s.readPage(ctx, db, whole.with("id = ANY", sortedIDs(selected.IDs)), page); err != nil {
 		return err
 	}
-	if more && page.Next.IsZero() {
+	if selected.IsMore && page.Next.IsZero() {
 		page.Next = page.Letters[len(page.Letters)-1].ID
 	}
 	return nil

@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 		os.Exit(Child())
 	}
 	code := m.Run()
+	closePools()
 	for _, err := range []error{postgrestest.RemoveShared(), goleak.Find()} {
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -111,11 +111,7 @@ func (s *Store) RunOnce(ctx context.Context, m driver.Mark, f func(context.Conte
 // mark inserts a mark, and reports whether there was none. It waits for another transaction that inserts it.
 func (s *Store) mark(ctx context.Context, tx pgx.Tx, m driver.Mark) (first bool, err error) {
 	// In the same order in every transaction, so that no two wait for each other.
-	names := slices.Compact(slices.Sorted(slices.Values(m.Names)))
-	columns := make([][]byte, len(names))
-	for i, name := range names {
-		columns[i] = []byte(name)
-	}
+	names := bytesOf(slices.Compact(slices.Sorted(slices.Values(m.Names))))
 	b := &pgx.Batch{}
 	if deadline, ok := ctx.Deadline(); ok {
 		idle := max(time.Until(deadline), 0) + time.Second
@@ -123,7 +119,7 @@ func (s *Store) mark(ctx context.Context, tx pgx.Tx, m driver.Mark) (first bool,
 	}
 	const insert = "INSERT INTO ~.mark (event, name, edits, until) SELECT $1, name, $3, $4 FROM unnest($2::bytea[]) name ON CONFLICT DO NOTHING"
 	var inserted int64
-	b.Queue(s.sql(insert), m.Event.String(), columns, m.Edits, storekit.TimeBound(m.Until)).Exec(func(tag commandTag) error {
+	b.Queue(s.sql(insert), m.Event.String(), names, m.Edits, storekit.TimeBound(m.Until)).Exec(func(tag commandTag) error {
 		inserted = tag.RowsAffected()
 		return nil
 	})

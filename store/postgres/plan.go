@@ -290,22 +290,10 @@ func (p *plan) notLeased(b *driver.Batch) driver.Ref {
 
 // checkRequests returns the refusal of a batch that removes or answers a request that is unknown or has an answer.
 func (p *plan) checkRequests(b *driver.Batch) error {
-	ended := make(map[driver.RequestID]bool)
-	check := func(id driver.RequestID) error {
-		if !p.facts.open[id] || ended[id] {
-			return &driver.RefusedError{Request: id, Err: driver.ErrNotFound}
-		}
-		ended[id] = true
-		return nil
-	}
-	for _, id := range b.Unask {
-		if refusal := check(id); refusal != nil {
-			return refusal
-		}
-	}
-	for _, a := range b.Answer {
-		if refusal := check(a.Request); refusal != nil {
-			return refusal
+	ids := endedRequests(b)
+	for i, id := range ids {
+		if !p.facts.open[id] || slices.Contains(ids[:i], id) {
+			return &driver.RefusedError{Request: driver.RequestID(id), Err: driver.ErrNotFound}
 		}
 	}
 	return nil

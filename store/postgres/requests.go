@@ -14,23 +14,12 @@ import (
 // Requests returns the requests without an answer. See [driver.Store].
 //
 // Errors: driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Requests(ctx context.Context, q driver.RequestQuery) (requests []driver.Request, err error) {
+func (s *Store) Requests(ctx context.Context, q driver.RequestQuery) ([]driver.Request, error) {
 	const sql = "SELECT id, body FROM ~.request WHERE answer IS NULL AND id > $1 ORDER BY id LIMIT $2"
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		requests = nil
-		return each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
-			var r driver.Request
-			var id int64
-			err := rows.Scan(&id, &r.Body)
-			r.ID = driver.RequestID(id)
-			requests = append(requests, r)
-			return err
-		}, int64(q.After), q.Limit)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("Requests: %w", err)
-	}
-	return requests, nil
+	return list(ctx, s, "Requests", func(row pgx.CollectableRow) (r driver.Request, err error) {
+		err = row.Scan((*int64)(&r.ID), &r.Body)
+		return r, err
+	}, sql, int64(q.After), q.Limit)
 }
 
 // Answer returns the answer of a request. See [driver.Store].
@@ -52,48 +41,29 @@ func (s *Store) Answer(ctx context.Context, id driver.RequestID) (body []byte, a
 // Directives returns the directives. See [driver.Store].
 //
 // Errors: driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Directives(ctx context.Context) (directives []driver.Directive, err error) {
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		directives = nil
-		return each(ctx, db, s.sql("SELECT subscription, body FROM ~.directive ORDER BY subscription"), func(rows pgx.Rows) error {
-			var d driver.Directive
-			var subscription []byte
-			err := rows.Scan(&subscription, &d.Body)
-			d.Subscription = string(subscription)
-			directives = append(directives, d)
-			return err
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("Directives: %w", err)
-	}
-	return directives, nil
+func (s *Store) Directives(ctx context.Context) ([]driver.Directive, error) {
+	return list(ctx, s, "Directives", func(row pgx.CollectableRow) (d driver.Directive, err error) {
+		var subscription []byte
+		err = row.Scan(&subscription, &d.Body)
+		d.Subscription = string(subscription)
+		return d, err
+	}, "SELECT subscription, body FROM ~.directive ORDER BY subscription")
 }
 
 // Catalogs returns the catalogs of all instances, by number. See [driver.Store].
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Catalogs(ctx context.Context) (catalogs []driver.Catalog, err error) {
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		catalogs = nil
-		return each(ctx, db, s.sql("SELECT number, instance, seen, body FROM ~.catalog ORDER BY number"), func(rows pgx.Rows) error {
-			var c driver.Catalog
-			var instance []byte
-			var seen string
-			if err := rows.Scan(&c.Number, &instance, &seen, &c.Body); err != nil {
-				return err
-			}
-			var err error
-			c.Instance = string(instance)
-			if c.Seen, err = storekit.ParseTime(seen); err != nil {
-				return &CorruptError{Table: "catalog", Row: c.Instance, Detail: err.Error()}
-			}
-			catalogs = append(catalogs, c)
-			return nil
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("Catalogs: %w", err)
-	}
-	return catalogs, nil
+func (s *Store) Catalogs(ctx context.Context) ([]driver.Catalog, error) {
+	return list(ctx, s, "Catalogs", func(row pgx.CollectableRow) (c driver.Catalog, err error) {
+		var instance []byte
+		var seen string
+		if err := row.Scan(&c.Number, &instance, &seen, &c.Body); err != nil {
+			return c, err
+		}
+		c.Instance = string(instance)
+		if c.Seen, err = storekit.ParseTime(seen); err != nil {
+			err = &CorruptError{Table: "catalog", Row: c.Instance, Detail: err.Error()}
+		}
+		return c, err
+	}, "SELECT number, instance, seen, body FROM ~.catalog ORDER BY number")
 }

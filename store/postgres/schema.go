@@ -207,6 +207,15 @@ func (s *Store) sql(text string) string {
 	return strings.ReplaceAll(text, "~", s.quotedSchema)
 }
 
+// bytesOf returns names as columns have them.
+func bytesOf(names []string) [][]byte {
+	columns := make([][]byte, len(names))
+	for i, name := range names {
+		columns[i] = []byte(name)
+	}
+	return columns
+}
+
 // migrate creates the schema or brings it to the version of this package, in one transaction. An advisory lock lets one of
 // several processes do it.
 func (s *Store) migrate(ctx context.Context, conn *pgx.Conn) error {

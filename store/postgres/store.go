@@ -127,14 +127,11 @@ func (s *Store) Lease() driver.Lease { return *s.lease.Load() }
 // Now returns the time of the server. See [driver.Store].
 //
 // Errors: driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
-	err = s.read(ctx, func(ctx context.Context, q querier) error {
-		return q.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+func (s *Store) Now(ctx context.Context) (time.Time, error) {
+	return reading(ctx, s, "Now", func(ctx context.Context, q querier) (now time.Time, err error) {
+		err = q.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+		return now.UTC(), err
 	})
-	if err != nil {
-		return time.Time{}, fmt.Errorf("Now: %w", err)
-	}
-	return now.UTC(), nil
 }
 
 // Submit enqueues a batch. See [driver.Store].
@@ -226,6 +223,30 @@ func (s *Store) read(ctx context.Context, f func(context.Context, querier) error
 		}
 		wait.Stop()
 	}
+}
+
+// reading returns the result of a function that only reads, see read. An error has the name of the method.
+func reading[T any](ctx context.Context, s *Store, method string, f func(context.Context, querier) (T, error)) (result T, err error) {
+	err = s.read(ctx, func(ctx context.Context, db querier) (err error) {
+		result, err = f(ctx, db)
+		return err
+	})
+	if err != nil {
+		var none T
+		return none, fmt.Errorf("%s: %w", method, err)
+	}
+	return result, nil
+}
+
+// list returns what scan makes of the rows of a query, see reading.
+func list[T any](ctx context.Context, s *Store, method string, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	return reading(ctx, s, method, func(ctx context.Context, db querier) ([]T, error) {
+		rows, err := db.Query(ctx, s.sql(sql), args...)
+		if err != nil {
+			return nil, err
+		}
+		return pgx.CollectRows(rows, scan)
+	})
 }
 
 // each runs a query and calls row with each of its rows.

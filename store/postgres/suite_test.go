@@ -6,10 +6,13 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus/driver"
@@ -40,14 +43,39 @@ func inside(t testing.TB, s *Store, f func(c *committer)) {
 	}))
 }
 
+// pools are connections for what tests do to the tables and ask the server, by connection string. Each new connection
+// would take 20 ms.
+var pools sync.Map
+
+func poolOf(t testing.TB, s *Store) *pgxpool.Pool {
+	t.Helper()
+	config := s.source.config.Copy()
+	config.MinConns, config.MinIdleConns = 0, 0
+	key := config.ConnString()
+	if pool, ok := pools.Load(key); ok {
+		return pool.(*pgxpool.Pool)
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	require.NoError(t, err)
+	if first, ok := pools.LoadOrStore(key, pool); ok {
+		pool.Close()
+		return first.(*pgxpool.Pool)
+	}
+	return pool
+}
+
+func closePools() {
+	pools.Range(func(_, pool any) bool {
+		pool.(*pgxpool.Pool).Close()
+		return true
+	})
+}
+
 // exec executes a statement in the schema of a store.
 func exec(t testing.TB, s *Store, sql string, args ...any) {
 	t.Helper()
-	conn, err := pgx.ConnectConfig(context.Background(), s.source.config.ConnConfig)
+	_, err := poolOf(t, s).Exec(context.Background(), s.sql(sql), args...)
 	require.NoError(t, err)
-	_, err = conn.Exec(context.Background(), s.sql(sql), args...)
-	require.NoError(t, err)
-	require.NoError(t, conn.Close(context.Background()))
 }
 
 // crash ends a store as SIGKILL does. An operator ends its lease, so that nobody has to wait, and behind a pooler, which
@@ -55,15 +83,18 @@ func exec(t testing.TB, s *Store, sql string, args ...any) {
 func crash(t testing.TB, s *Store) {
 	t.Helper()
 	s.watching.Close()
+	pool := poolOf(t, s)
 	var backend int64
 	inside(t, s, func(c *committer) {
 		c.faults.killed = true
 		backend = c.backend()
 	})
 	require.NoError(t, s.Close(context.Background()))
-	require.Eventually(t, func() bool {
-		return postgrestest.Shared(t).Exec(context.Background(), "SELECT 1 / count(*) FROM pg_stat_activity WHERE pid = $1", backend) != nil // none
-	}, 10*time.Second, 5*time.Millisecond)
+	require.EventuallyWithT(t, func(t *assert.CollectT) {
+		var gone bool
+		assert.NoError(t, pool.QueryRow(context.Background(), "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", backend).Scan(&gone))
+		assert.True(t, gone)
+	}, 10*time.Second, 2*time.Millisecond)
 	const none = math.MaxInt32 // process
 	exec(t, s, "UPDATE ~.instance SET expires = '-infinity', backend = CASE backend WHEN 0 THEN $2 ELSE backend END WHERE id = $1", s.instance.Load(), none)
 }

@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -194,28 +193,12 @@ func (s *Store) total(c *sqlite3.Conn, f *letterFilter) (int64, error) {
 
 // scanLetters compares letters one by one, newest first.
 func (s *Store) scanLetters(c *sqlite3.Conn, f *letterFilter, page *driver.LetterPage) error {
-	var next bool
-	var ids []driver.ID
-	err := f.each(c, func(l *driver.Letter) bool {
-		older := f.q.Before.IsZero() || bytes.Compare(l.ID[:], f.q.Before[:]) < 0
-		switch {
-		case !older || next:
-		case len(ids) == f.q.Limit:
-			next = true
-		default:
-			ids = append(ids, l.ID)
-		}
-		if page.Total == driver.MaxTotal && !f.q.ExactTotal {
-			page.TotalIsMore = true
-		} else {
-			page.Total++
-		}
-		return !(next && page.TotalIsMore)
-	})
-	if err != nil {
+	selected := storekit.Selection{Query: f.q}
+	if err := f.each(c, selected.Visit); err != nil {
 		return err
 	}
-	size := 0
+	page.Total, page.TotalIsMore = selected.Total, selected.TotalIsMore
+	ids, next, size := selected.IDs, selected.IsMore, 0
 	for i, id := range ids {
 		if size > maxPageBytes {
 			next, ids = true, ids[:i]

@@ -1,0 +1,34 @@
+package storekit
+
+import (
+	"bytes"
+
+	"github.com/surebus/eventbus/driver"
+)
+
+// Selection selects a page of dead letters for Letters of a store that compares them one by one.
+type Selection struct {
+	Query       driver.LetterQuery
+	IDs         []driver.ID // of the page, newest first
+	IsMore      bool        // older ones match
+	Total       int         // as in driver.LetterPage
+	TotalIsMore bool
+}
+
+// Visit takes the next letter that matches, newest first. It returns false if the rest cannot change the selection.
+func (s *Selection) Visit(l *driver.Letter) bool {
+	older := s.Query.Before.IsZero() || bytes.Compare(l.ID[:], s.Query.Before[:]) < 0
+	switch {
+	case !older || s.IsMore:
+	case len(s.IDs) == s.Query.Limit:
+		s.IsMore = true
+	default:
+		s.IDs = append(s.IDs, l.ID)
+	}
+	if s.Total == driver.MaxTotal && !s.Query.ExactTotal {
+		s.TotalIsMore = true
+	} else {
+		s.Total++
+	}
+	return !(s.IsMore && s.TotalIsMore)
+}
