@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -322,4 +323,20 @@ func TestS6_AStandbyThatIsStoppedWhileItTakesOver(t *testing.T) {
 	require.True(t, acquire(t, other).IsHeld())
 	_, err := s.Acquire(t.Context(), driver.AcquireQuery{})
 	require.ErrorIs(t, err, driver.ErrNoLease)
+}
+
+// A lease that ends with a crash may have a million records, and to free them takes longer than a statement may.
+func TestS6_ATakeOverOfManyRecordsTakesItsTime(t *testing.T) {
+	t.Parallel()
+	schema := postgrestest.NewSchema()
+	s, standby := openOnly(t, schema), openOnly(t, schema)
+	acquire(t, s)
+	require.NoError(t, submit(s, &driver.Batch{New: []*driver.Record{record()}}))
+	exec(t, s, `CREATE FUNCTION ~.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(`+strconv.Itoa(int(statementTime.Seconds()))+`.5); RETURN NULL; END $$`)
+	exec(t, s, "CREATE TRIGGER slow BEFORE UPDATE ON ~.record FOR EACH STATEMENT EXECUTE FUNCTION ~.slow()")
+	crash(t, s)
+	began := time.Now()
+	lease := acquire(t, standby)
+	require.Less(t, time.Since(began), 2*statementTime, "it succeeds at the first try")
+	require.EqualValues(t, 1, lease.CrashedEvents)
 }

@@ -44,18 +44,14 @@ func scanLetter(rows pgx.Row) (l driver.Letter, err error) {
 // Letter returns a dead letter. See [driver.Store].
 //
 // Errors: driver.ErrNotFound, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
-func (s *Store) Letter(ctx context.Context, id driver.ID) (l driver.Letter, err error) {
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		l, err = scanLetter(db.QueryRow(ctx, s.sql("SELECT "+letterColumns+" FROM ~.letter WHERE id = $1"), [16]byte(id)))
-		return err
+func (s *Store) Letter(ctx context.Context, id driver.ID) (driver.Letter, error) {
+	return reading(ctx, s, "Letter("+id.String()+")", func(ctx context.Context, db querier) (driver.Letter, error) {
+		l, err := scanLetter(db.QueryRow(ctx, s.sql("SELECT "+letterColumns+" FROM ~.letter WHERE id = $1"), [16]byte(id)))
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = driver.ErrNotFound
+		}
+		return l, err
 	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = driver.ErrNotFound
-	}
-	if err != nil {
-		return driver.Letter{}, fmt.Errorf("Letter(%s): %w", id, err)
-	}
-	return l, nil
 }
 
 // letterFilter is the part of a LetterQuery that SQL evaluates. scan evaluates the rest, Type and Parts.

@@ -26,16 +26,14 @@ func (s *Store) Requests(ctx context.Context, q driver.RequestQuery) ([]driver.R
 //
 // Errors: driver.ErrNotFound, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Answer(ctx context.Context, id driver.RequestID) (body []byte, answered bool, err error) {
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		return db.QueryRow(ctx, s.sql("SELECT answer FROM ~.request WHERE id = $1"), int64(id)).Scan(&body)
+	body, err = reading(ctx, s, fmt.Sprintf("Answer(%d)", id), func(ctx context.Context, db querier) (body []byte, err error) {
+		err = db.QueryRow(ctx, s.sql("SELECT answer FROM ~.request WHERE id = $1"), int64(id)).Scan(&body)
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = driver.ErrNotFound
+		}
+		return body, err
 	})
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = driver.ErrNotFound
-	}
-	if err != nil {
-		return nil, false, fmt.Errorf("Answer(%d): %w", id, err)
-	}
-	return body, body != nil, nil
+	return body, body != nil, err
 }
 
 // Directives returns the directives. See [driver.Store].

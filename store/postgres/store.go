@@ -63,7 +63,7 @@ func Open(ctx context.Context, dsn string, opts ...Option) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres.Open: %w", err)
 	}
-	return openWith(ctx, config, nil, opts)
+	return open(ctx, config, nil, opts)
 }
 
 // OpenPool is Open with the configuration of a pool: its server, role, TLS, and BeforeConnect. The store does not use the
@@ -73,18 +73,15 @@ func OpenPool(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Store, 
 	if pool == nil {
 		return nil, &OptionError{Option: "OpenPool", Value: "nil", Reason: "the pool must not be nil"}
 	}
-	return openWith(ctx, pool.Config(), pool, opts)
+	return open(ctx, pool.Config(), pool, opts)
 }
 
-func openWith(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts []Option) (*Store, error) {
-	s, err := open(ctx, config, pool, opts)
-	if err != nil {
-		return nil, fmt.Errorf("postgres.Open: %w", err)
-	}
-	return s, nil
-}
-
-func open(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts []Option) (*Store, error) {
+func open(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts []Option) (_ *Store, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("postgres.Open: %w", err)
+		}
+	}()
 	cfg, err := newConfig(opts)
 	if err != nil {
 		return nil, err
