@@ -49,7 +49,7 @@ func (s *Store) History(ctx context.Context, id driver.ID) (history []Settled, e
 		history = nil
 		return query(c, sql, func(stmt *sqlite3.Stmt) error {
 			at, err := storekit.ParseTime(stmt.ColumnText(3))
-			history = append(history, Settled{id, stmt.ColumnText(0), stmt.ColumnText(1), SettledOutcome(stmt.ColumnText(2)), at})
+			history = append(history, Settled{Event: id, Type: stmt.ColumnText(0), Key: stmt.ColumnText(1), Outcome: SettledOutcome(stmt.ColumnText(2)), At: at})
 			return err
 		}, id[:])
 	})
