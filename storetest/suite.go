@@ -39,6 +39,8 @@ type Backend struct {
 	TxFrom func(ctx context.Context) (tx any)
 	// Slots is the number of slots; 0 stands for 1. With 1, the tests of several are left out, and not skipped.
 	Slots int
+	// RandomSteps is the length of each random test: 0 stands for 400, or 100 with -short.
+	RandomSteps int
 }
 
 // Run checks that a store keeps every rule of driver.Store. Each subtest calls newBackend for data

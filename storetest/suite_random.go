@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -41,9 +42,9 @@ type walk struct {
 }
 
 func testRandom(t *testing.T, r *rig, seed uint64) {
-	steps := 400
+	steps := cmp.Or(r.RandomSteps, 400)
 	if testing.Short() {
-		steps = 100
+		steps = min(steps, 100)
 	}
 	w := &walk{Rand: rand.New(rand.NewPCG(seed, 2)), t: t, rig: r, s: r.open(t), other: r.beside(t), now: noon} //nolint:gosec // reproducible
 	w.epoch = w.s.Lease().Epoch

@@ -29,6 +29,7 @@ const (
 // a clock: the store that had the lease can commit no more once its row is changed.
 type evidence struct {
 	row       heartbeat
+	at        int64 // store.clock of the last look
 	since     int64 // store.clock of the first look that saw it
 	goneSince int64 // of the first look, of those that follow each other, that did not see the connection; 0: it was there
 }
@@ -41,7 +42,7 @@ type heartbeat struct{ owner, epoch, batch, tries int64 }
 //
 // If the process of the other store has died, the server sees that its connection is gone, and Acquire takes the lease over
 // about 2 s later. If the server does not see that, because the machine is gone, the process is stopped, or a pooler is in
-// between, it takes the time of the lease. Only a store that has looked all the time takes over, and only if the other one
+// between, it takes the time of the lease. Only a store that has looked all the time, without a gap of half of that time, takes over, and only if the other one
 // gives no sign of life.
 //
 // The new lease counts a crash if the connection of the process was gone. Without that, it cannot tell a crash from a
@@ -163,6 +164,8 @@ func (s *Store) look(ctx context.Context, seen *evidence) (r readiness, err erro
 	var pid int
 	attempts := 0
 	err = s.read(ctx, func(ctx context.Context, db querier) error {
+		ctx, cancel := context.WithTimeout(ctx, longestExchange) // the server may be gone, and another one in its place
+		defer cancel()
 		attempts++
 		return db.QueryRow(ctx, s.sql(sql)).Scan(&now.owner, &now.epoch, &now.batch, &now.tries, &live, &expired, &ended, &host, &pid, &gone)
 	})
@@ -174,9 +177,11 @@ func (s *Store) look(ctx context.Context, seen *evidence) (r readiness, err erro
 		return r, nil
 	}
 	at := s.clock()
-	if now != seen.row || attempts > 1 { // the server did not answer: it may not have answered the other store either
+	// If this store did not look for a while, or had no answer, then the other one may have had none either.
+	if unseen := at - seen.at; now != seen.row || attempts > 1 || unseen > int64(s.cfg.leaseTime)/2 {
 		*seen = evidence{row: now, since: at}
 	}
+	seen.at = at
 	switch {
 	case !gone:
 		seen.goneSince = 0
@@ -273,7 +278,7 @@ func (c *committer) leave(failed bool) error {
 			return err
 		}
 	}
-	if id := c.store.instance.Load(); id != 0 {
+	if id := c.store.instance.Load(); id != 0 && c.conn != nil { // without a connection, the row stays
 		ctx, cancel := context.WithTimeout(context.Background(), connectTime)
 		defer cancel()
 		if _, err := c.conn.Exec(ctx, c.store.sql(mergeInstance), id); err != nil {
@@ -330,6 +335,7 @@ func (c *committer) rejoin(deadline int64) error {
 	case err != nil:
 		return err
 	case c.store.instance.Load() == 0:
+		c.lose()
 		return nil
 	}
 	c.row.batch, c.row.tries = now.batch, now.tries

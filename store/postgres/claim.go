@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 
@@ -16,6 +17,8 @@ import (
 type claim struct {
 	ctx     context.Context
 	q       driver.ClaimQuery
+	decided sync.Once // whether it has begun, or its context has ended before that
+	begun   bool      // written by decided
 	claimed driver.Claimed
 	owners  []int64 // of claimed.Records
 }
@@ -26,7 +29,7 @@ func (r *claim) Weight() int { return r.q.Limit * storekit.RowWeight }
 // Claim leases free records. See [driver.Store].
 //
 // Errors: driver.ErrNoLease, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error. ctx bounds the wait for
-// the commits before it.
+// the commits before it, and ends attempts to reach the server.
 func (s *Store) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed, error) {
 	r := &claim{ctx: ctx, q: q}
 	err := s.state()
@@ -39,7 +42,13 @@ func (s *Store) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed,
 	if err == nil {
 		result := make(chan error, 1)
 		s.committer.queue.Add(&job{Work: r, Done: func(err error) { result <- err }})
-		err = <-result
+		select {
+		case err = <-result:
+		case <-ctx.Done():
+			if r.decided.Do(func() { err = ctx.Err() }); err == nil {
+				err = <-result
+			}
+		}
 	}
 	if err != nil {
 		return driver.Claimed{}, fmt.Errorf("Claim: %w", err)
@@ -128,7 +137,8 @@ func (p *plan) claim(r *claim) error {
 	if p.c.row.epoch == 0 {
 		return driver.ErrNoLease
 	}
-	if err := r.ctx.Err(); err != nil {
+	r.decided.Do(func() { r.begun = true })
+	if err := r.ctx.Err(); err != nil || !r.begun {
 		return err
 	}
 	for _, n := range r.claimed.Records {

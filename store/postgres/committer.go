@@ -16,12 +16,12 @@ import (
 
 type job = storekit.Job[*claim]
 
-// beatInterval is the time between two renewals of the lease, while nothing is committed. The server notices within it that
-// the connection is lost, and the store connects again before a standby takes it for dead.
+// beatInterval is the time between two renewals of the lease, while nothing is committed. The store notices within it that
+// the connection is lost. If it connects again at once, no standby takes it for dead.
 const beatInterval = 500 * time.Millisecond
 
 // committer applies the batches. Its goroutine takes everything that gathered during the last commit, makes a plan of it,
-// and sends the plan in one round trip.
+// and sends the plan in one round trip. Some plans need facts, which take one more.
 //
 // A commit may end with an unknown outcome: the connection is lost before the answer. Then the committer connects again
 // and asks the row of the instance whether it has the number of the commit. The question is itself a write, so it waits for
@@ -78,7 +78,7 @@ func (c *committer) init(s *Store, conn *pgx.Conn) {
 
 // loop is the committer's goroutine.
 func (c *committer) loop() {
-	beat := time.NewTimer(beatInterval)
+	beat := time.NewTicker(beatInterval / 2) // not from the last job on: jobs that commit nothing do not renew the lease
 	defer beat.Stop()
 	for !c.stopped {
 		for jobs := c.queue.Take(); len(jobs) > 0; {
@@ -93,7 +93,6 @@ func (c *committer) loop() {
 		if c.stopped {
 			return
 		}
-		beat.Reset(beatInterval)
 		select {
 		case <-c.queue.Wake():
 		case <-beat.C:
@@ -200,10 +199,7 @@ func (c *committer) run(group []*job, outcomes []error, release bool) error {
 		switch {
 		case done:
 			p.finish()
-			if cause == nil || errors.Is(cause, driver.ErrLeaseLost) {
-				return nil // the next commit finds out about the loss
-			}
-			return cause
+			return nil // the next commit finds out if the lease is lost
 		case errors.Is(cause, driver.ErrLeaseLost):
 			p.undo()
 			c.lose()
@@ -282,7 +278,7 @@ func (c *committer) register(ctx context.Context) error {
 
 // backend returns the process id of the server's side of the connection, or 0 if a pooler hides it.
 func (c *committer) backend() int64 {
-	if c.store.source.pooled {
+	if c.store.source.pooled.Load() {
 		return 0
 	}
 	return int64(c.conn.PgConn().PID())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,8 +32,7 @@ type source struct {
 	beforeConnect func(context.Context, *pgx.ConnConfig) error // of the user's pool: it may set a new password
 	settings      map[string]string                            // of the sessions
 
-	// Fixed by look.
-	pooled bool // behind a pooler, whose connections say nothing about the process
+	pooled atomic.Bool // behind a pooler, whose connections say nothing about the process; set by look
 }
 
 // sessionSettings are what the store relies on, whatever the role, the database or the DSN sets.
@@ -71,7 +71,7 @@ func newSource(config *pgxpool.Config, cfg *config) *source {
 // throughPooler prepares the source for a pooler in transaction mode: it refuses settings at the start of a connection, and
 // the next transaction may use another connection of the server, which has no statement that was prepared.
 func (s *source) throughPooler() {
-	s.pooled = true
+	s.pooled.Store(true)
 	c := s.config.ConnConfig
 	for name := range s.settings {
 		delete(c.RuntimeParams, name)
@@ -133,7 +133,7 @@ func (s *source) look(ctx context.Context) (conn *pgx.Conn, err error) {
 		err = fmt.Errorf("%w: it is a replica: name the primary, or several hosts with target_session_attrs=read-write", ErrReadOnly)
 	case readOnly == "on":
 		err = fmt.Errorf("%w: its transactions are read-only: set default_transaction_read_only to off, or name the primary", ErrReadOnly)
-	case !s.pooled && backend != conn.PgConn().PID():
+	case !s.pooled.Load() && backend != conn.PgConn().PID():
 		s.throughPooler()
 		closeNow(conn)
 		return s.dial(ctx)
@@ -168,17 +168,22 @@ func closeNow(conn *pgx.Conn) {
 	_ = conn.Close(ctx) // what it was used for has failed already, or has been confirmed
 }
 
-// send sends the statements as one transaction, in one round trip, and returns the first error. After an error the
-// connection is ready again, or closed.
+// queueSettings adds statements that set for a transaction what a pooler does not let a session set.
+func (s *source) queueSettings(b *pgx.Batch) {
+	for name, value := range s.settings {
+		if s.pooled.Load() && !strings.HasPrefix(name, "default_") && !strings.HasPrefix(name, "tcp_") {
+			b.Queue("SET LOCAL " + name + " = " + value)
+		}
+	}
+}
+
+// send sends the statements as one transaction, in one round trip, and returns the first error. The server makes one of
+// statements without BEGIN that come together. After an error the connection is ready again, or closed.
 func (s *source) send(ctx context.Context, conn *pgx.Conn, b *pgx.Batch) error {
-	if s.pooled {
+	if s.pooled.Load() {
 		whole := &pgx.Batch{}
 		whole.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-		for name, value := range s.settings {
-			if !strings.HasPrefix(name, "default_") && !strings.HasPrefix(name, "tcp_") {
-				whole.Queue("SET LOCAL " + name + " = " + value)
-			}
-		}
+		s.queueSettings(whole)
 		whole.QueuedQueries = append(whole.QueuedQueries, b.QueuedQueries...)
 		whole.Queue("COMMIT")
 		b = whole

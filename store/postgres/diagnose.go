@@ -94,10 +94,10 @@ func (d *diagnosis) server(ctx context.Context, q querier) error {
 		return err
 	}
 	through := "directly"
-	if d.store.source.pooled {
+	if d.store.source.pooled.Load() {
 		through = "through a pooler"
 	}
-	d.note("server", when(d.store.source.pooled, "connect the store directly: through a pooler, the take-over from a dead process takes the time of the lease"),
+	d.note("server", when(d.store.source.pooled.Load(), "connect the store directly: through a pooler, the take-over from a dead process takes the time of the lease"),
 		"Postgres %s, reached %s", version, through)
 	ahead := time.Until(now).Round(time.Millisecond)
 	d.note("clock", when(ahead.Abs() > clockAhead, "set the clocks (NTP): times of events are those of the processes"), "the server's is %v ahead of this one", ahead)
@@ -247,7 +247,7 @@ func (d *diagnosis) connections(ctx context.Context, q querier) error {
 	return nil
 }
 
-// lease shows which process has the lease, and which wait.
+// lease shows which process has the lease, and which others have committed within the time of a lease.
 func (d *diagnosis) lease(ctx context.Context, q querier) error {
 	const instances = `SELECT i.epoch <> 0, i.host, i.pid, extract(epoch FROM i.expires - clock_timestamp())::float8
 		FROM ~.instance i WHERE i.id <> 0 AND i.expires > clock_timestamp() ORDER BY 1 DESC, i.id`

@@ -22,9 +22,10 @@
 //
 // # Commits
 //
-// The store has one connection for commits. A commit has all batches that gathered during the previous one, at most 1024,
-// and is one transaction, sent in one round trip. Its first statement is the fence: it changes the row of this store in the
-// table instance, if the store still has the lease.
+// The store has one connection for commits. A commit has the batches that gathered during the previous one, at most 1024 and
+// 8 MiB, and is one transaction, sent in one round trip. Operators' actions have a commit of their own, and like publications
+// without the lease a round trip more. A commit begins with the fence: it changes the row of this store in the table
+// instance, if the store still has the lease.
 //
 // If the connection is lost before the answer comes, the store connects again and asks the server what became of the
 // commit. The bus notices nothing but a delay, through restarts and failovers of the server, for as long as the lease

@@ -36,8 +36,8 @@ type scheduledFact struct {
 	about about
 }
 
-// read reads the facts for a group, in one round trip, or in none if it needs none. again is not nil if the plan without
-// the ids and events was wrong. A claim reads its records.
+// read reads the facts for a group, in one round trip, or in none. again is not nil if the plan without the ids and events was
+// wrong. A claim reads its records.
 func (c *committer) read(ctx context.Context, group []*job, again *facts) (*facts, error) {
 	f := new(facts)
 	if len(group) == 1 && group[0].Batch == nil {
@@ -194,10 +194,10 @@ func eachRow(row func(pgx.Rows) error) func(pgx.Rows) error {
 }
 
 // scanDedupe reads a row of scope, key, event, content and expires.
-func scanDedupe(rows pgx.Rows) (d driver.Dedupe, err error) {
+func scanDedupe(row pgx.CollectableRow) (d driver.Dedupe, err error) {
 	var scope, key, content []byte
 	var expires string
-	if err := rows.Scan(&scope, &key, (*[16]byte)(&d.Event), &content, &expires); err != nil {
+	if err := row.Scan(&scope, &key, (*[16]byte)(&d.Event), &content, &expires); err != nil {
 		return d, err
 	}
 	d.Scope, d.Key, d.Content = string(scope), string(key), string(content)

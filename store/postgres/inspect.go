@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -89,18 +88,11 @@ func (s *Store) Records(ctx context.Context, q driver.RecordQuery) (driver.Recor
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Remembered(ctx context.Context, scope, key string) (d driver.Dedupe, known bool, err error) {
 	const sql = "SELECT scope, key, event, content, expires FROM ~.dedupe WHERE scope = $1 AND key = $2"
-	err = s.read(ctx, func(ctx context.Context, db querier) error {
-		d, known = driver.Dedupe{}, false
-		return each(ctx, db, s.sql(sql), func(rows pgx.Rows) (err error) {
-			d, err = scanDedupe(rows)
-			known = err == nil
-			return err
-		}, []byte(scope), []byte(key))
-	})
-	if err != nil {
-		return driver.Dedupe{}, false, fmt.Errorf("Remembered: %w", err)
+	found, err := list(ctx, s, "Remembered", scanDedupe, sql, []byte(scope), []byte(key))
+	if err != nil || len(found) == 0 {
+		return d, false, err
 	}
-	return d, known, nil
+	return found[0], true, nil
 }
 
 // Stats returns the sums of the counters that each commit updates, and counts the incoming events. See [driver.Store].

@@ -16,7 +16,7 @@ import (
 func (c *committer) begin(ready readiness) error {
 	deadline := c.store.clock() + int64(c.store.cfg.leaseTime)
 	for {
-		w := leaseWrite{c: c, from: ready.takeOver, crashed: ready.crashed, sentAt: c.store.clock()}
+		w := leaseWrite{c: c, from: ready.takeOver, crashed: ready.crashed}
 		_, err := c.prepare(deadline, nil, nil, nil) // connected, and registered
 		if err == nil {
 			err = w.endSession(deadline)
@@ -32,7 +32,7 @@ func (c *committer) begin(ready readiness) error {
 			return explain(err)
 		}
 		sent := w.sent && !isDefinite(err)
-		committed, cause := c.resolve(deadline, sent)
+		committed, cause := c.resolve(max(deadline, c.store.clock()+int64(connectTime)), sent) // to free the records may have taken longer
 		switch {
 		case committed:
 			w.finish()
@@ -56,8 +56,8 @@ type leaseWrite struct {
 	c       *committer
 	from    heartbeat // the row of the store from which the lease is taken over
 	crashed bool      // the connection of that store was gone
-	sentAt  int64
-	sent    bool // the commit
+	sentAt  int64     // the statement that sets when the lease expires
+	sent    bool      // the commit
 
 	lease   driver.Lease
 	nextRef int64
@@ -79,7 +79,13 @@ func (w *leaseWrite) run() error {
 	if err != nil {
 		return err
 	}
-	if err := w.write(ctx, tx); err != nil {
+	settings := &pgx.Batch{}
+	w.c.store.source.queueSettings(settings)
+	err = tx.SendBatch(ctx, settings).Close()
+	if err == nil {
+		err = w.write(ctx, tx)
+	}
+	if err != nil {
 		if failed := tx.Rollback(ctx); failed != nil {
 			closeNow(w.c.conn)
 		}
@@ -111,7 +117,10 @@ func (w *leaseWrite) write(ctx context.Context, tx pgx.Tx) error {
 	var owner, epoch int64
 	var version int
 	const slot = "SELECT owner, epoch, (SELECT version FROM ~.meta WHERE id = 1) FROM ~.slot WHERE id = 0 FOR UPDATE"
-	if err := tx.QueryRow(ctx, s.sql(slot)).Scan(&owner, &epoch, &version); err != nil {
+	switch err := tx.QueryRow(ctx, s.sql(slot)).Scan(&owner, &epoch, &version); {
+	case sqlState(err) == "55P03": // lock_not_available: another store is about to begin a lease, and has many records to free
+		return errTaken
+	case err != nil:
 		return err
 	}
 	if err := s.checkVersion(version); err != nil { // another process may have migrated since Open
@@ -144,6 +153,7 @@ func (w *leaseWrite) write(ctx context.Context, tx pgx.Tx) error {
 	const begin = `WITH changed AS (UPDATE ~.instance SET batch = batch + 1, epoch = $5, leased = 0, next_ref = $6, expires = clock_timestamp() + $7
 			WHERE id = $1 AND epoch = $2 AND batch = $3 AND tries = $4 RETURNING 1)
 		SELECT ~.eventbus_check('` + stateFenced + `', count(*), 1, 'the fence') FROM changed`
+	w.sentAt = s.clock()
 	_, err := tx.Exec(ctx, s.sql(begin), s.instance.Load(), c.row.epoch, c.row.batch, c.row.tries, w.lease.Epoch, w.nextRef, s.cfg.leaseTime)
 	return err
 }

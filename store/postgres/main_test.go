@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -25,6 +27,10 @@ const ChildVariable = "EVENTBUS_TEST_CHILD"
 func TestMain(m *testing.M) {
 	if os.Getenv(ChildVariable) != "" {
 		os.Exit(Child())
+	}
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
+		_ = f.Value.Set("4") // most tests wait for the time of a lease
 	}
 	code := m.Run()
 	closePools()

@@ -76,7 +76,7 @@ func (s *Store) RunOnce(ctx context.Context, m driver.Mark, f func(context.Conte
 	if err := s.state(); err != nil {
 		return false, fmt.Errorf("RunOnce: %w", err)
 	}
-	pool, err := s.handlers.get(s.source.pooled)
+	pool, err := s.handlers.get(s.source.pooled.Load())
 	if err != nil {
 		return false, fmt.Errorf("RunOnce: %w", err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 // Option is an option of Open and OpenPool.
@@ -44,18 +44,7 @@ func newConfig(opts []Option) (*config, error) {
 }
 
 // OptionError reports an option that is wrong. It matches driver.ErrInvalidOption.
-type OptionError struct {
-	Option string // its name
-	Value  string
-	Reason string // what is wrong, and what to do
-}
-
-func (e *OptionError) Error() string {
-	return fmt.Sprintf("%v: %s(%s): %s", driver.ErrInvalidOption, e.Option, e.Value, e.Reason)
-}
-
-// Unwrap returns driver.ErrInvalidOption.
-func (e *OptionError) Unwrap() error { return driver.ErrInvalidOption }
+type OptionError = storekit.OptionError
 
 // WithSchema sets the schema of the tables. The default is eventbus. Each bus with data of its own has a schema of its own.
 func WithSchema(name string) Option {

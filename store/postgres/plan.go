@@ -7,8 +7,8 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-// plan is what a commit writes. decide makes it in memory, so that it can be sent again. It assumes that the database has
-// what the batches expect of it, or knows it from facts. Its statements check that, and undo the whole commit if it is not so.
+// plan is what a commit writes. decide makes it in memory. It assumes that the database has what the batches expect of it, or
+// knows it from facts. The statements check that, and undo the whole commit if it is not so: then another plan is made.
 type plan struct {
 	c       *committer
 	facts   *facts
@@ -458,5 +458,5 @@ func (p *plan) catalog(b *driver.Batch) {
 
 // prunes reports whether the plan removes expired rows: with the lease, about once a second.
 func (p *plan) prunes() bool {
-	return p.c.row.epoch != 0 && p.written && p.now.Sub(p.c.pruned) >= time.Second
+	return p.c.row.epoch != 0 && p.written && p.now.Sub(p.c.pruned).Abs() >= time.Second // a clock may go back
 }

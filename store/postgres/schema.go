@@ -46,8 +46,8 @@ CREATE TABLE ~.instance (
 	id         bigint PRIMARY KEY,
 	epoch      bigint NOT NULL DEFAULT 0, -- of the lease that the store has; 0 for none
 	batch      bigint NOT NULL DEFAULT 0, -- number of the last commit
-	tries      bigint NOT NULL DEFAULT 0, -- reconnections: a commit that was sent before one is void
-	expires    timestamptz NOT NULL,      -- of the lease; -infinity: an operator has ended it
+	tries      bigint NOT NULL DEFAULT 0, -- reconnections: a commit that was sent before one, and has not begun, is void
+	expires    timestamptz NOT NULL,      -- of the lease; -infinity: an operator has ended that of a dead process
 	backend    integer NOT NULL DEFAULT 0, -- process id of the connection that commits; 0: unknown, behind a pooler
 	host       bytea NOT NULL,            -- of the process
 	pid        integer NOT NULL,
@@ -133,7 +133,7 @@ CREATE TABLE ~.mark (
 	event uuid NOT NULL,
 	name  bytea NOT NULL, -- of the subscription, or a former one
 	edits integer NOT NULL,
-	until text COLLATE "C" NOT NULL, -- it is kept until then, and while there is a record or letter of the event
+	until text COLLATE "C" NOT NULL, -- it is kept until then, and while the event has a record, a letter or an incoming event
 	PRIMARY KEY (event, name, edits)
 );
 CREATE INDEX mark_until ON ~.mark (until);
@@ -269,9 +269,9 @@ type querier interface {
 // version returns the version of the schema, 0 if it has no table.
 func (s *Store) version(ctx context.Context, q querier) (version int, err error) {
 	var tables, known int
-	const count = `SELECT count(DISTINCT c.oid), count(*) FILTER (WHERE c.relname = 'meta' AND a.attname IN ('id', 'version', 'store'))
-		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_attribute a ON a.attrelid = c.oid WHERE n.nspname = $1 AND c.relkind IN ('r', 'p', 'v', 'm', 'f')`
-	if err := q.QueryRow(ctx, count, s.cfg.schema).Scan(&tables, &known); err != nil {
+	const count = `SELECT CASE WHEN known < 3 THEN (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace($1) AND relkind IN ('r', 'p', 'v', 'm', 'f')) ELSE 1 END, known
+		FROM (SELECT count(*) AS known FROM pg_attribute WHERE attrelid = to_regclass($2) AND attname IN ('id', 'version', 'store')) AS meta`
+	if err := q.QueryRow(ctx, count, s.quotedSchema, s.sql("~.meta")).Scan(&tables, &known); err != nil {
 		return 0, explain(err)
 	}
 	switch {
@@ -328,16 +328,22 @@ func (s *Store) enter(ctx context.Context, conn *pgx.Conn) (identity string, err
 }
 
 // checkSchema lists what the schema lacks, and the rights that the role lacks.
-const checkSchema = `WITH rel AS (SELECT c.oid, c.relname, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1),
-	want AS (SELECT * FROM unnest($2::text[], $3::text[], $4::text[]) AS w(tab, col, type)),
-	missing AS (SELECT format(CASE WHEN tab IN (SELECT relname FROM rel) THEN 'column %1$s.%2$s (%3$s)' ELSE 'relation %1$s' END, tab, col, type) AS what FROM want
-			WHERE NOT EXISTS (SELECT 1 FROM rel JOIN pg_attribute a ON a.attrelid = rel.oid WHERE relname = tab AND attname = col AND atttypid = type::regtype)
-		UNION SELECT 'the primary key of ' || relname FROM rel
-			WHERE relkind = 'r' AND relname IN (SELECT tab FROM want) AND NOT EXISTS (SELECT 1 FROM pg_index WHERE indrelid = rel.oid AND indisprimary)
-		UNION SELECT 'function eventbus_check' WHERE NOT EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $1 AND proname = 'eventbus_check')),
-	lacking AS (SELECT p || ' on ' || relname AS what FROM rel, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p
-			WHERE relkind = 'r' AND relname IN (SELECT tab FROM want) AND NOT has_table_privilege(oid, p)
-		UNION SELECT 'USAGE on ' || relname FROM rel WHERE CASE WHEN relkind = 'S' THEN NOT has_sequence_privilege(oid, 'USAGE') END)
+//
+// It looks each name up: the database may have a hundred thousand columns.
+const checkSchema = `WITH want AS (SELECT * FROM unnest($2::text[], $3::text[], $4::text[]) AS w(tab, col, type)),
+	rel AS MATERIALIZED (SELECT tab AS relname, c.* FROM (SELECT DISTINCT tab FROM want) t,
+		LATERAL (SELECT oid, relkind FROM pg_class WHERE oid = to_regclass(format('%I.%I', $1::text, tab)) LIMIT 1) c),
+	seq AS (SELECT pg_get_serial_sequence(format('%I.%I', $1, relname), attname) AS name
+			FROM rel, LATERAL (SELECT attname FROM pg_attribute WHERE attrelid = oid AND attidentity <> '' OFFSET 0) a
+		UNION ALL SELECT format('%I.%I', $1, relname) FROM rel WHERE relkind = 'S'),
+	missing AS (SELECT format(CASE WHEN oid IS NULL THEN 'relation %1$s' ELSE 'column %1$s.%2$s (%3$s)' END, tab, col, type) AS what
+			FROM want LEFT JOIN rel ON relname = tab
+			LEFT JOIN LATERAL (SELECT true AS known FROM pg_attribute WHERE attrelid = oid AND attname = col AND atttypid = type::regtype LIMIT 1) a ON true
+			WHERE known IS NULL
+		UNION SELECT 'the primary key of ' || relname FROM rel WHERE relkind = 'r' AND NOT EXISTS (SELECT 1 FROM pg_index WHERE indrelid = rel.oid AND indisprimary)
+		UNION SELECT 'function eventbus_check' WHERE to_regproc(format('%I.eventbus_check', $1)) IS NULL),
+	lacking AS (SELECT p || ' on ' || relname AS what FROM rel, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p WHERE relkind = 'r' AND NOT has_table_privilege(oid, p)
+		UNION SELECT 'USAGE on ' || name FROM seq WHERE NOT has_sequence_privilege(name, 'USAGE'))
 	SELECT coalesce((SELECT string_agg(what, ', ' ORDER BY what) FROM missing), ''), coalesce((SELECT string_agg(what, ', ' ORDER BY what) FROM lacking), ''), current_user::text`
 
 var definition = regexp.MustCompile(`(?m)^CREATE (TABLE|SEQUENCE) ~\.(\w+)|^\t([a-z_]+) +([a-z]+)`)

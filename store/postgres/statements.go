@@ -118,7 +118,7 @@ func (p *plan) queueLetters(b *pgx.Batch) {
 		return
 	}
 	ids, events := make([][16]byte, n), make([][16]byte, n)
-	var columns [10][][]byte // type, key, subscription, reason, fingerprint, details, failures, payload, original
+	var columns [9][][]byte // type, key, subscription, reason, fingerprint, details, failures, payload, original
 	published, died := make([]string, n), make([]string, n)
 	letters := slices.Clone(p.bury)
 	slices.SortStableFunc(letters, func(x, y *driver.Letter) int { return bytes.Compare(x.ID[:], y.ID[:]) })

@@ -88,7 +88,7 @@ func open(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts 
 	}
 	s := &Store{cfg: cfg, quotedSchema: pgx.Identifier{cfg.schema}.Sanitize(), began: time.Now(), acquiring: make(chan struct{}, 1)}
 	s.end = storekit.NewClosing()
-	s.own = newOwnEvents()
+	s.own.wake, s.own.waiting = make(chan struct{}, 1), make(map[int64]time.Time)
 	s.host, _ = os.Hostname() // for messages only
 	s.lease.Store(new(driver.Lease))
 	s.handlers.config, s.handlers.pool = config.Copy(), pool
@@ -158,8 +158,8 @@ func (s *Store) Reopen(ctx context.Context) error {
 // Close applies what was submitted, ends the lease and closes the connections. If ctx ends first, Close returns its error
 // and continues in the background. A second Close waits for the first one until its own ctx ends.
 //
-// Another error means that the server could not be told: the lease ends with its time, and the next Acquire takes that for
-// a crash. No event is lost.
+// Another error means that the server could not be told: another store takes the lease over as from a process that has died,
+// and counts a crash if it sees that the connection is gone. No event is lost.
 func (s *Store) Close(ctx context.Context) error {
 	return s.end.Close(ctx, func(end func(error)) {
 		s.watching.Close()
@@ -183,12 +183,15 @@ func (s *Store) shut() error {
 // state returns the error of a store that has failed or is closed, or nil.
 func (s *Store) state() error { return s.committer.queue.State() }
 
+// readTime bounds an attempt at a read, which has many statements at most. The server may be gone without a word.
+const readTime = time.Minute
+
 // read runs a function that only reads. It runs it again after a transient failure, until the time of a lease is over.
 func (s *Store) read(ctx context.Context, f func(context.Context, querier) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	reading, cancel := context.WithCancel(ctx)
+	ending, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)() // Close does not wait for it
 	began := time.Now()
@@ -196,7 +199,9 @@ func (s *Store) read(ctx context.Context, f func(context.Context, querier) error
 		if err := s.state(); err != nil {
 			return err
 		}
-		err := f(reading, s.reads)
+		attempt, end := context.WithTimeout(ending, readTime)
+		err := f(attempt, s.reads)
+		end()
 		var own *queryError
 		switch {
 		case err == nil:
@@ -253,12 +258,7 @@ func each(ctx context.Context, q querier, sql string, row func(pgx.Rows) error, 
 		return err
 	}
 	defer rows.Close()
-	for rows.Next() {
-		if err := row(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+	return eachRow(row)(rows)
 }
 
 func (s *Store) fields(more ...zap.Field) []zap.Field {

@@ -114,7 +114,11 @@ func TestStore(t *testing.T) {
 	server := postgrestest.Shared(t)
 	require.NoError(t, server.Exec(t.Context(), "CREATE DATABASE other"))
 	databases := alternating(server.DSNOf)
-	storetest.Run(t, func(*testing.T) storetest.Backend { return backend(postgrestest.NewSchema(), databases()) })
+	var parts []string // all
+	if testing.Short() {
+		parts = []string{"Submit", "Lease", "Standby", "Tx", "Once", "Failure", "Close", "Watch", "Concurrent"} // what the race detector looks at
+	}
+	storetest.Run(t, func(*testing.T) storetest.Backend { return backend(postgrestest.NewSchema(), databases()) }, parts...)
 }
 
 // alternating returns the two databases of a server in turn: a test with two backends has one in each.
@@ -128,9 +132,14 @@ func alternating(dsnOf func(database string) string) func() string {
 
 // backend returns the backend of a schema, with all optional parts. The other slots are not built.
 func backend(schema, dsn string) storetest.Backend {
+	steps := 100 // a step takes 20 ms
+	if *Search {
+		steps = 0
+	}
 	return storetest.Backend{
-		Open:  func(t *testing.T) driver.Store { return openIn(t, dsn, schema) },
-		Crash: func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
+		RandomSteps: steps,
+		Open:        func(t *testing.T) driver.Store { return openIn(t, dsn, schema) },
+		Crash:       func(t *testing.T, store driver.Store) { crash(t, store.(*Store)) },
 		Fail: func(t *testing.T, store driver.Store) {
 			inside(t, store.(*Store), func(c *committer) { c.faults.fail = errors.New("the server fails") })
 		},

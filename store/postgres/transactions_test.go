@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,10 +15,37 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
+// Events of SubmitTx that come without a pause do not put off the look.
+func TestT1_ManyOwnTransactionsDoNotPutOffTheLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := ownEvents{wake: make(chan struct{}, 1), waiting: make(map[int64]time.Time)}
+		stop := make(chan struct{})
+		var all sync.WaitGroup
+		all.Go(func() {
+			for id := int64(1); ; id++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(ownInterval / 2):
+					own.submitted([]int64{id})
+				}
+			}
+		})
+		began := time.Now()
+		tick := time.NewTimer(time.Hour)
+		for range 10 {
+			require.True(t, own.wait(stop, tick))
+		}
+		require.LessOrEqual(t, time.Since(began), 10*2*ownInterval)
+		close(stop)
+		all.Wait()
+	})
+}
+
 // An event of SubmitTx during the wait for the next look ends that wait.
 func TestT1_AnOwnTransactionIsSeenSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		own := newOwnEvents()
+		own := ownEvents{wake: make(chan struct{}, 1), waiting: make(map[int64]time.Time)}
 		began := time.Now()
 		time.AfterFunc(20*time.Millisecond, func() { own.submitted([]int64{1}) })
 		tick := time.NewTimer(time.Hour)

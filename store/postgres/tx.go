@@ -19,8 +19,8 @@ const insertIncoming = `INSERT INTO ~.incoming (event, slot, state, due, body, g
 // pgx/v5/stdlib). Its database must be that of the store. It locks nothing for which another program could wait. See
 // [driver.TxStore].
 //
-// A transaction may be read committed, repeatable read or serializable. The role needs INSERT on table incoming, and USAGE
-// on the schema.
+// A transaction may be read committed, repeatable read or serializable. The role needs SELECT and INSERT on table incoming,
+// SELECT on table meta, and USAGE on the schema.
 //
 // Errors: driver.ErrNoTransaction, driver.ErrFailed, driver.ErrClosed, *driver.RefusedError for a time that cannot be
 // stored, those of the server, the context's error.
@@ -54,7 +54,9 @@ func (s *Store) submitTx(ctx context.Context, tx any, in []*driver.Incoming) err
 		}
 		ids = append(ids, id)
 	}
-	s.own.submitted(ids)
+	if len(ids) > 0 && s.Lease().IsHeld() { // otherwise another store takes them in
+		s.own.submitted(ids)
+	}
 	return nil
 }
 

@@ -56,7 +56,7 @@ func (s *Store) Watch(changed func(driver.Change)) (stop func()) { return s.watc
 // watch is the goroutine of Watch.
 func (s *Store) watch(stop <-chan struct{}) {
 	var was seen
-	tick := time.NewTimer(0)
+	tick := time.NewTimer(watchInterval)
 	defer tick.Stop()
 	for known, broken := false, false; ; {
 		if !s.own.wait(stop, tick) {
@@ -96,7 +96,11 @@ func (s *Store) lookAround() (now seen, err error) {
 	defer cancel()
 	lease := s.Lease()
 	var epoch *int64
-	err = s.reads.QueryRow(ctx, s.sql(sql), s.instance.Load(), looked).Scan(&now.waiting, &now.sum, &now.xor,
+	own := s.instance.Load()
+	if own == 0 {
+		own = -1 // it has no row yet, and row 0 counts
+	}
+	err = s.reads.QueryRow(ctx, s.sql(sql), own, looked).Scan(&now.waiting, &now.sum, &now.xor,
 		&now.counts[0], &now.counts[1], &now.counts[2], &now.counts[3], &now.counts[4], &epoch)
 	if err == nil && lease.IsHeld() && (epoch == nil || *epoch != lease.Epoch) && s.Lease() == lease {
 		s.committer.queue.Add(&job{Control: func() {
@@ -116,10 +120,6 @@ type ownEvents struct {
 	waiting map[int64]time.Time
 }
 
-func newOwnEvents() ownEvents {
-	return ownEvents{wake: make(chan struct{}, 1), waiting: make(map[int64]time.Time)}
-}
-
 // submitted notes events.
 func (o *ownEvents) submitted(ids []int64) {
 	o.mu.Lock()
@@ -135,23 +135,23 @@ func (o *ownEvents) submitted(ids []int64) {
 
 // wait waits until the next look. It returns false if stop is closed first.
 func (o *ownEvents) wait(stop <-chan struct{}, tick *time.Timer) bool {
-	for {
-		tick.Reset(o.interval())
+	for due := time.Now().Add(o.interval()); ; {
+		tick.Reset(time.Until(due))
 		select {
 		case <-stop:
 			return false
 		case <-tick.C:
 			return true
-		case <-o.wake: // sooner
+		case <-o.wake: // sooner, and not later: events may come without a pause
+			if soon := time.Now().Add(ownInterval); soon.Before(due) {
+				due = soon
+			}
 		}
 	}
 }
 
 // accepted notes that events were taken in.
 func (o *ownEvents) accepted(ids []int64) {
-	if len(ids) == 0 {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, id := range ids {

@@ -9,6 +9,7 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/driver/storekit"
 )
 
 var (
@@ -110,19 +111,8 @@ func (e *PathError) Error() string {
 	return fmt.Sprintf("sqlite: %s: %s", e.Path, e.Reason)
 }
 
-// OptionError reports why an option of Open is invalid. It matches eventbus.ErrInvalidOption.
-type OptionError struct {
-	Option string // the option's name: "WithLockWait"
-	Value  string // the offending value; empty for none
-	Reason string // what is wrong, and what would be right
-}
-
-func (e *OptionError) Error() string {
-	return fmt.Sprintf("sqlite: invalid option %s(%s): %s", e.Option, e.Value, e.Reason)
-}
-
-// Is reports whether target is driver.ErrInvalidOption.
-func (e *OptionError) Is(target error) bool { return target == driver.ErrInvalidOption }
+// OptionError reports an option that is wrong. It matches eventbus.ErrInvalidOption.
+type OptionError = storekit.OptionError
 
 // queryError is the error of a function of a query. It says nothing of the file, so explain leaves it as it is.
 type queryError struct{ err error }

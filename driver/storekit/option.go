@@ -1,0 +1,21 @@
+package storekit
+
+import (
+	"fmt"
+
+	"github.com/surebus/eventbus/driver"
+)
+
+// OptionError reports an option of a store that is wrong. It matches driver.ErrInvalidOption.
+type OptionError struct {
+	Option string // its name, such as "WithLockWait"
+	Value  string // the offending value; empty for none
+	Reason string // what is wrong, and what to do
+}
+
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("%v: %s(%s): %s", driver.ErrInvalidOption, e.Option, e.Value, e.Reason)
+}
+
+// Unwrap returns driver.ErrInvalidOption.
+func (e *OptionError) Unwrap() error { return driver.ErrInvalidOption }
