@@ -310,6 +310,11 @@ func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionCo
 	if bus.store != nil && !c.named {
 		return nil, &OptionError{Option: "Named", Reason: "is required on a bus with a store: its records name the subscriptions"}
 	}
+	if store, ok := bus.store.(driver.OnceStore); ok && c.once {
+		if err := c.limitRuns(store.MaxRuns(), bus); err != nil {
+			return nil, err
+		}
+	}
 	if c.limit > bus.concurrency {
 		return nil, &OptionError{Option: "Concurrency", Value: fmt.Sprint(c.limit), Reason: fmt.Sprintf(
 			"is more than the %d of WithConcurrency, which it can never reach; lower it, raise that, or use Unlimited", bus.concurrency)}
@@ -422,7 +427,8 @@ func LineCapacity(n int) SubscribeOption {
 //
 // n is from 1 to WithConcurrency, or Unlimited. Without the option, a subscription of a bus with
 // several is limited only while the bus has no free worker. It may then use half of
-// WithConcurrency, so that it cannot starve the others. Unlimited removes that limit too.
+// WithConcurrency, so that it cannot starve the others. Unlimited removes that limit too. With InTx, n is at most the number
+// of transactions that the store runs at once, and that number by default.
 func Concurrency(n int) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if n < 1 && n != Unlimited {

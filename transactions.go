@@ -61,10 +61,26 @@ func (b *Bus) PublishTx(ctx context.Context, tx any, eventType string, payload a
 // store forgets an event when it has no delivery and no letter of it, and the window of its id (WithIdempotencyWindow) is
 // over. Middleware runs outside of the transaction.
 //
-// The transaction holds a connection until the handler returns. For a database of another kind there is the module inbox.
+// The transaction holds a connection until the handler returns, so Concurrency is limited to the connections that the store has
+// for handlers. The subscriptions share them: one with slow handlers, and one whose handlers wait for others with InTx
+// (PublishAndWait), need more connections. For a database of another kind there is the module inbox.
 // Subscribe returns an *OptionError if the store cannot do it.
 func InTx() SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.once = true })
+}
+
+// limitRuns limits a subscription with InTx to the transactions that the store can run at once. More calls would wait for one
+// within their timeouts: a backlog would become dead letters.
+func (c *subscriptionConfig) limitRuns(most int, bus *config) error {
+	switch {
+	case most == 0:
+	case c.limit == 0:
+		c.limit = min(most, bus.concurrency)
+	case c.limit > most || c.limit == Unlimited:
+		return &OptionError{Option: "Concurrency", Value: fmt.Sprint(c.limit), Reason: fmt.Sprintf(
+			"is more than the %d transactions that the store runs at once for handlers with InTx: give it more connections (store/postgres: pool_max_conns), or leave it out", most)}
+	}
+	return nil
 }
 
 var errOtherContext = errors.New("eventbus: InTx: a middleware has replaced the handler's context: derive the new one from it")
@@ -82,7 +98,7 @@ func (b *Bus) once(handler Handler) (Handler, error) {
 		}
 		d := call.delivery()
 		m := driver.Mark{
-			Event: driver.ID(e.ID), Names: append([]string{d.Subscription}, d.Formerly...), Edits: d.Edits,
+			Event: driver.ID(e.ID), Names: append([]string{d.Subscription}, d.Formerly...), Published: d.Event.Time, Edits: d.Edits,
 			Until: b.time.Now().UTC.Add(b.config.idempotency),
 		}
 		_, err := store.RunOnce(ctx, m, func(ctx context.Context) error { return handler(ctx, e) })

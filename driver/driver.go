@@ -215,6 +215,9 @@ type TxStore interface {
 // is an error, because the next RunOnce finds out. RunOnce needs no lease, and holds no lock for which a commit of a store
 // could wait.
 type OnceStore interface {
+	// MaxRuns returns how many RunOnce can run at once before one waits for another: that wait counts as a part of an attempt. 0
+	// stands for no limit. It does not change.
+	MaxRuns() int
 	RunOnce(ctx context.Context, m Mark, f func(ctx context.Context) error) (ran bool, err error)
 }
 
@@ -224,7 +227,9 @@ type Mark struct {
 	// Names are those that the subscription has and had. Marks that have one of them in common, and the other fields but
 	// Until, are one.
 	Names []string
-	Edits int // number of replays that replaced the payload: each is handled by itself
+	// Published is the time of publication: the id may be that of an event of long ago, or of a duplicate.
+	Published time.Time
+	Edits     int // number of replays that replaced the payload: each is handled by itself
 	// Until is how long the store keeps the mark at least, by Batch.Aged. It also keeps it while it has a record, a
 	// letter or an incoming event of that id.
 	Until time.Time

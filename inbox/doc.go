@@ -12,8 +12,9 @@
 //
 // # What it does
 //
-// The handler runs in a transaction, which also inserts a mark: the event, the subscription, and how often an operator has
-// edited the event. An attempt that finds the mark succeeds without a call of the handler. So a retry after a crash, a
+// The handler runs in a transaction, which also inserts a mark: the id of the event, the subscription, and how often an operator
+// has edited it. A publisher that repeats an event with its id, also on another bus or after a restart of one in memory, has
+// no second effect. An attempt that finds the mark succeeds without a call of the handler. So a retry after a crash, a
 // timeout or a commit with an unknown outcome has no second effect in the database. What the handler does elsewhere may
 // happen again. ReplayEdited has a mark of its own, and runs the handler.
 //
@@ -35,6 +36,8 @@
 //		marked       BIGINT       NOT NULL,
 //		PRIMARY KEY (event, subscription, edits)
 //	)
+//
+// In MySQL, create it with COLLATE utf8mb4_bin: by default, "Billing" and "billing" are one name there.
 //
 // marked is a Unix time in seconds. New also creates an index on it: without one, each removal reads the whole table.
 //

@@ -25,7 +25,8 @@ const (
 )
 
 // Inbox has the marks of what handlers have done in a database. Its methods are safe for concurrent use. Several inboxes, also
-// of several processes, may have one table.
+// of several processes, may have one table if their buses have one store. Buses with different stores need tables of their own:
+// each removes the marks of events that it does not know.
 type Inbox struct {
 	bus       *eventbus.Bus
 	db        *sql.DB
@@ -41,7 +42,7 @@ type Inbox struct {
 type Option func(*Inbox) error
 
 // WithTable sets the name of the table, eventbus_inbox by default: letters, digits and _, behind a schema and a dot if there is
-// one.
+// one. Buses with different stores need different tables.
 func WithTable(name string) Option {
 	return func(i *Inbox) error {
 		parts := strings.Split(name, ".")
@@ -57,9 +58,9 @@ func WithTable(name string) Option {
 	}
 }
 
-// WithRetention sets how long marks are kept at least: 24 hours by default. It should be no shorter than the bus's
-// WithIdempotencyWindow, because an id that is published again later has another event. Marks stay longer while the bus has a
-// delivery or a letter of their event. d must be at least a second.
+// WithRetention sets how long marks are kept at least: 24 hours by default. An event that has the id of an earlier one counts as
+// handled as long as the mark is there, also after the bus's WithIdempotencyWindow: so an id must not come again for another
+// event. Marks stay longer while the bus has a delivery or a letter of their event. d must be at least a second.
 func WithRetention(d time.Duration) Option {
 	return func(i *Inbox) error {
 		if d < time.Second {
@@ -192,8 +193,16 @@ type txOfHandler struct{}
 // Tx returns the transaction of a handler that runs under Once, from its context. Without one it returns nil. The handler must
 // neither commit it nor roll it back, and not use it after it has returned.
 func Tx(ctx context.Context) *sql.Tx {
-	tx, _ := ctx.Value(txOfHandler{}).(*sql.Tx)
-	return tx
+	run, _ := ctx.Value(txOfHandler{}).(handlerTx)
+	return run.tx
+}
+
+// handlerTx is the transaction of a handler.
+type handlerTx struct {
+	inbox        *Inbox
+	tx           *sql.Tx
+	event        eventbus.EventID
+	subscription string
 }
 
 // Once is a middleware, for eventbus.Use: it runs the handler in a transaction that also inserts a mark, and does not run it if
@@ -206,6 +215,10 @@ func (i *Inbox) Once(next eventbus.Handler) eventbus.Handler {
 		d, ok := eventbus.FromContext(ctx)
 		if !ok {
 			return errNoDelivery
+		}
+		run, _ := ctx.Value(txOfHandler{}).(handlerTx) // that of a publisher's handler may be there: values are passed on
+		if run.inbox == i && run.event == d.Event.ID && run.subscription == d.Subscription {
+			return next(ctx, e) // Once is there twice
 		}
 		ran, err := i.once(ctx, d, func(ctx context.Context) error { return next(ctx, e) })
 		if ran && err == nil {
@@ -236,7 +249,7 @@ func (i *Inbox) once(ctx context.Context, d eventbus.Delivery, f func(context.Co
 		}
 		return false, err
 	}
-	if err := f(context.WithValue(ctx, txOfHandler{}, tx)); err != nil {
+	if err := f(context.WithValue(ctx, txOfHandler{}, handlerTx{i, tx, d.Event.ID, d.Subscription})); err != nil {
 		return true, err
 	}
 	if err := ctx.Err(); err != nil {

@@ -240,6 +240,20 @@ func TestOnce_TwoProcessesHaveTheEvent(t *testing.T) {
 	})
 }
 
+// A middleware that is there twice does not wait for itself.
+func TestOnce_Twice(t *testing.T) {
+	each(t, func(t *testing.T, db *sql.DB) {
+		bus := newBus(t)
+		in := newInbox(t, bus, db)
+		subscribe(t, bus, "billing", insert(succeeds), eventbus.Use(in.Once, in.Once))
+		start(t, bus)
+		publish(t, bus, 1)
+		drain(t, bus)
+		require.EqualValues(t, 1, bus.Metrics().Ledger.Handled)
+		require.Equal(t, 1, number(t, db, effects))
+	})
+}
+
 // Each subscription has marks of its own.
 func TestOnce_SubscriptionsAreApart(t *testing.T) {
 	each(t, func(t *testing.T, db *sql.DB) {

@@ -8,9 +8,10 @@ import (
 )
 
 type markKey struct {
-	event driver.ID
-	name  string
-	edits int
+	event     driver.ID
+	name      string
+	published int64
+	edits     int
 }
 
 // mark is a row of a transaction. Model.mu guards it.
@@ -27,12 +28,15 @@ func TxFrom(ctx context.Context) *Tx {
 	return tx
 }
 
+// MaxRuns returns 0: transactions of a Model need nothing of which there is little. See [driver.OnceStore].
+func (*modelStore) MaxRuns() int { return 0 }
+
 // RunOnce runs f in a *Tx. See [driver.OnceStore].
 func (s *modelStore) RunOnce(ctx context.Context, m driver.Mark, f func(context.Context) error) (ran bool, err error) {
 	own := &mark{open: make(chan struct{}), until: m.Until}
 	keys := make([]markKey, len(m.Names))
 	for i, name := range m.Names {
-		keys[i] = markKey{m.Event, name, m.Edits}
+		keys[i] = markKey{m.Event, name, m.Published.UnixNano(), m.Edits}
 	}
 	model := s.model
 	for {

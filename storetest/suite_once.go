@@ -27,7 +27,7 @@ var onceTests = []conformanceTest{
 
 // handled returns a mark of a new event.
 func handled() driver.Mark {
-	return driver.Mark{Event: newID(), Names: []string{"billing"}, Until: noon.Add(24 * time.Hour)}
+	return driver.Mark{Event: newID(), Names: []string{"billing"}, Published: noon, Until: noon.Add(24 * time.Hour)}
 }
 
 // onceStore returns the store as a driver.OnceStore.
@@ -58,9 +58,9 @@ func testOnce(t *testing.T, r *rig) {
 	r.requireRuns(t, s, m, true, "a mark")
 	r.requireRuns(t, s, m, false, "the mark again")
 	r.requireRuns(t, other, m, false, "the mark at another store")
-	edited, event, name := m, m, m
-	edited.Edits, event.Event, name.Names = 1, newID(), []string{"billing\x00ü"}
-	for _, m := range []driver.Mark{edited, event, name} {
+	edited, event, name, later := m, m, m, m
+	edited.Edits, event.Event, name.Names, later.Published = 1, newID(), []string{"billing\x00ü"}, m.Published.Add(1)
+	for _, m := range []driver.Mark{edited, event, name, later} {
 		r.requireRuns(t, other, m, true, "another mark")
 		r.requireRuns(t, s, m, false, "another mark again")
 	}

@@ -38,15 +38,17 @@ func (a *app) place(store string) (place, error) {
 		return place{}, usage("give postgres://USER@HOST:PORT/DATABASE; what is left out comes from PGHOST, PGSERVICE and so on", "the URL of the store is not valid")
 	}
 	_, password := u.User.Password()
-	if (password || u.Query().Has("password")) && a.store != "" {
+	query := u.Query()
+	if (password || query.Has("password") || query.Has("sslpassword")) && a.store != "" {
 		return place{}, usage("leave it out, and set PGPASSWORD, write it to ~/.pgpass, or set PGSERVICE", "--store has a password: each user of this machine sees it in the list of processes")
 	}
 	shown := *u
 	if shown.User != nil {
 		shown.User = url.User(u.User.Username())
 	}
-	if query := u.Query(); query.Has("password") {
+	if query.Has("password") || query.Has("sslpassword") {
 		query.Del("password")
+		query.Del("sslpassword")
 		shown.RawQuery = query.Encode()
 	}
 	return place{dsn: store, shown: shown.String(), schema: schema}, nil

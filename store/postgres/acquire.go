@@ -156,7 +156,7 @@ type readiness struct {
 func (s *Store) look(ctx context.Context, seen *evidence) (r readiness, err error) {
 	const sql = `SELECT slot.owner, slot.epoch, coalesce(i.batch, 0), coalesce(i.tries, 0), coalesce(i.epoch = slot.epoch, false),
 			coalesce(i.expires < clock_timestamp(), true), coalesce(i.expires = '-infinity', false), coalesce(i.host, ''), coalesce(i.pid, 0),
-			coalesce(i.backend <> 0 AND NOT EXISTS (SELECT 1 FROM pg_stat_activity a WHERE a.pid = i.backend), false)
+			coalesce(i.backend <> 0 AND NOT EXISTS (SELECT 1 FROM pg_stat_activity a WHERE ` + isBackend + `), false)
 		FROM ~.slot LEFT JOIN ~.instance i ON i.id = slot.owner WHERE slot.id = 0`
 	var now heartbeat
 	var live, expired, ended, gone bool

@@ -67,7 +67,7 @@ func TestS6_ARoleWithoutRightsIsToldWhichItNeeds(t *testing.T) {
 	exec("GRANT USAGE ON SCHEMA " + schema + " TO " + role)
 	refused(t, postgres.ErrNoRights, dsn, schema, "permission denied for table meta")
 	exec("GRANT SELECT ON ALL TABLES IN SCHEMA " + schema + " TO " + role)
-	refused(t, postgres.ErrNoRights, dsn, schema, "role "+role+" lacks", "INSERT on incoming", "USAGE on " + schema + ".incoming_id_seq", "GRANT SELECT, INSERT, UPDATE, DELETE")
+	refused(t, postgres.ErrNoRights, dsn, schema, "role "+role+" lacks", "INSERT on incoming", "USAGE on "+schema+".incoming_id_seq", "GRANT SELECT, INSERT, UPDATE, DELETE")
 	exec("GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA " + schema + " TO " + role)
 	exec("GRANT USAGE ON ALL SEQUENCES IN SCHEMA " + schema + " TO " + role)
 	exec("REVOKE DELETE ON " + schema + ".letter FROM " + role)

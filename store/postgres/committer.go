@@ -266,7 +266,7 @@ func (c *committer) prepare(deadline int64, group []*job, outcomes []error, know
 
 // register inserts the row of the store.
 func (c *committer) register(ctx context.Context) error {
-	const sql = `INSERT INTO ~.instance (id, expires, backend, host, pid) VALUES (nextval('~.instance_id'), clock_timestamp(), $1, $2, $3) RETURNING id`
+	const sql = `INSERT INTO ~.instance (id, expires, backend, backend_start, host, pid) VALUES (nextval('~.instance_id'), clock_timestamp(), $1, ` + backendStart + `, $2, $3) RETURNING id`
 	var id int64
 	if err := c.conn.QueryRow(ctx, c.store.sql(sql), c.backend(), []byte(c.store.host), os.Getpid()).Scan(&id); err != nil {
 		return err
@@ -275,6 +275,19 @@ func (c *committer) register(ctx context.Context) error {
 	c.store.instance.Store(id)
 	return nil
 }
+
+// ping waits for a sign of life of the server.
+func (c *committer) ping() error {
+	ctx, cancel := context.WithTimeout(context.Background(), longestExchange/2)
+	defer cancel()
+	return c.conn.Ping(ctx)
+}
+
+// backendStart is when the server's side of the connection was started.
+const backendStart = "(SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())"
+
+// isBackend is the condition that a is the server's side of the connection of i. A role may not see when another's began.
+const isBackend = "a.pid = i.backend AND (a.backend_start = i.backend_start) IS NOT FALSE"
 
 // backend returns the process id of the server's side of the connection, or 0 if a pooler hides it.
 func (c *committer) backend() int64 {
@@ -336,19 +349,21 @@ func (c *committer) resolve(deadline int64, sent bool) (committed bool, err erro
 
 // reconnect connects if necessary and takes a new number of tries.
 func (c *committer) reconnect(deadline int64) (now instanceRow, err error) {
-	ctx, cancel := c.context(deadline)
-	defer cancel()
 	if c.conn == nil || c.conn.IsClosed() {
-		if c.conn, err = c.store.source.dial(ctx); err != nil {
+		dialing, cancel := context.WithTimeout(context.Background(), max(time.Duration(deadline-c.store.clock()), connectTime)) // for many hosts
+		c.conn, err = c.store.source.dial(dialing)
+		if cancel(); err != nil {
 			c.conn = nil
 			return now, err
 		}
 	}
+	ctx, cancel := c.context(deadline)
+	defer cancel()
 	id := c.store.instance.Load()
 	if id == 0 {
 		return now, nil
 	}
-	const sql = "UPDATE ~.instance SET tries = tries + 1, backend = $2 WHERE id = $1 RETURNING epoch, batch, tries"
+	const sql = "UPDATE ~.instance SET tries = tries + 1, backend = $2, backend_start = " + backendStart + " WHERE id = $1 RETURNING epoch, batch, tries"
 	err = c.conn.QueryRow(ctx, c.store.sql(sql), id, c.backend()).Scan(&now.epoch, &now.batch, &now.tries)
 	return now, err
 }

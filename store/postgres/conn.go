@@ -21,7 +21,7 @@ const (
 
 	// statementTime bounds a statement of the store: the server ends it, and the store tries again.
 	statementTime = 5 * time.Second
-	// connectTime bounds a connection attempt.
+	// connectTime bounds an attempt to connect to a host.
 	connectTime = 3 * time.Second
 )
 
@@ -85,10 +85,8 @@ func useNoStatements(c *pgx.ConnConfig) {
 	c.StatementCacheCapacity, c.DescriptionCacheCapacity = 0, 0
 }
 
-// dial opens a connection.
+// dial opens a connection to the first of the hosts that answers as the DSN asks for. Each has connectTime.
 func (s *source) dial(ctx context.Context) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTime)
-	defer cancel()
 	c := s.config.ConnConfig.Copy()
 	if s.beforeConnect != nil {
 		if err := s.beforeConnect(ctx, c); err != nil {

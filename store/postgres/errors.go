@@ -67,9 +67,9 @@ const (
 )
 
 func sqlState(err error) string {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		return pg.Code
+	var state interface{ SQLState() string } // of *pgconn.PgError, and of other drivers' errors
+	if errors.As(err, &state) {
+		return state.SQLState()
 	}
 	return ""
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/surebus/eventbus/driver/storekit"
 )
 
-// Settled is a dispatch in the history, and SettledOutcome how it ended.
-type (
-	Settled        = storekit.Settled
-	SettledOutcome = storekit.SettledOutcome
-)
+// Settled is a dispatch in the history.
+type Settled = storekit.Settled
+
+// SettledOutcome is how a dispatch in the history ended.
+type SettledOutcome = storekit.SettledOutcome
 
 // The outcomes.
 const (

@@ -75,6 +75,9 @@ func (w *leaseWrite) finish() {
 func (w *leaseWrite) run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), beginTime)
 	defer cancel()
+	if err := w.c.ping(); err != nil { // a connection that was idle for long may be gone without a word
+		return err
+	}
 	tx, err := w.c.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return err
@@ -106,7 +109,7 @@ func (w *leaseWrite) endSession(deadline int64) error {
 	}
 	ctx, cancel := w.c.context(deadline)
 	defer cancel()
-	const sql = `SELECT pg_terminate_backend(a.pid) FROM ~.instance i JOIN pg_stat_activity a ON a.pid = i.backend
+	const sql = `SELECT pg_terminate_backend(a.pid) FROM ~.instance i JOIN pg_stat_activity a ON ` + isBackend + `
 		WHERE i.id = $1 AND i.epoch = $2 AND i.batch = $3 AND i.tries = $4 AND a.datname = current_database() AND a.usename = current_user`
 	_, err := w.c.conn.Exec(ctx, w.c.store.sql(sql), w.from.owner, w.from.epoch, w.from.batch, w.from.tries)
 	return err

@@ -3,59 +3,16 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/driver/storekit"
 )
-
-// handlerPool has the connections on which handlers run: those of the pool that OpenPool was given, or of one of the
-// store's own that opens when it is first used.
-type handlerPool struct {
-	config *pgxpool.Config // without the settings of the store's sessions
-
-	mu     sync.Mutex // guards the following
-	pool   *pgxpool.Pool
-	opened bool // by the store, which closes it
-	closed bool
-}
-
-func (h *handlerPool) get(pooled bool) (*pgxpool.Pool, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch {
-	case h.closed:
-		return nil, driver.ErrClosed
-	case h.pool != nil:
-		return h.pool, nil
-	}
-	if pooled {
-		useNoStatements(h.config.ConnConfig)
-	}
-	pool, err := pgxpool.NewWithConfig(context.Background(), h.config) // its connections do not end with a context
-	if err != nil {
-		return nil, err
-	}
-	h.pool, h.opened = pool, true
-	return pool, nil
-}
-
-// close closes the pool that the store opened, in the background: a handler that was abandoned may never return its
-// connection.
-func (h *handlerPool) close() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.closed = true
-	if h.opened {
-		go h.pool.Close()
-	}
-}
 
 type txOfHandler struct{}
 
@@ -69,6 +26,9 @@ func Tx(ctx context.Context) pgx.Tx {
 	return tx
 }
 
+// MaxRuns returns the number of connections for handlers. See [driver.OnceStore].
+func (s *Store) MaxRuns() int { return int(s.handlers.Config().MaxConns) }
+
 // RunOnce runs f in a transaction. See [driver.OnceStore].
 //
 // Errors: that of f; driver.ErrFailed, driver.ErrClosed, those of the server, the context's error.
@@ -76,11 +36,7 @@ func (s *Store) RunOnce(ctx context.Context, m driver.Mark, f func(context.Conte
 	if err := s.state(); err != nil {
 		return false, fmt.Errorf("RunOnce: %w", err)
 	}
-	pool, err := s.handlers.get(s.source.pooled.Load())
-	if err != nil {
-		return false, fmt.Errorf("RunOnce: %w", err)
-	}
-	tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+	tx, err := s.handlers.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {
 		return false, fmt.Errorf("RunOnce: %w", explain(err))
 	}
@@ -114,12 +70,12 @@ func (s *Store) mark(ctx context.Context, tx pgx.Tx, m driver.Mark) (first bool,
 	names := bytesOf(slices.Compact(slices.Sorted(slices.Values(m.Names))))
 	b := &pgx.Batch{}
 	if deadline, ok := ctx.Deadline(); ok {
-		idle := max(time.Until(deadline), 0) + time.Second
-		b.Queue("SELECT set_config('idle_in_transaction_session_timeout', $1, true)", strconv.FormatInt(idle.Milliseconds(), 10))
+		idle := min((max(time.Until(deadline), 0) + time.Second).Milliseconds(), math.MaxInt32)
+		b.Queue("SELECT set_config('idle_in_transaction_session_timeout', $1, true)", strconv.FormatInt(idle, 10))
 	}
-	const insert = "INSERT INTO ~.mark (event, name, edits, until) SELECT $1, name, $3, $4 FROM unnest($2::bytea[]) name ON CONFLICT DO NOTHING"
+	const insert = "INSERT INTO ~.mark (event, name, published, edits, until) SELECT $1, name, $3, $4, $5 FROM unnest($2::bytea[]) name ON CONFLICT DO NOTHING"
 	var inserted int64
-	b.Queue(s.sql(insert), m.Event.String(), names, m.Edits, storekit.TimeBound(m.Until)).Exec(func(tag commandTag) error {
+	b.Queue(s.sql(insert), m.Event.String(), names, storekit.TimeText(m.Published), m.Edits, storekit.TimeBound(m.Until)).Exec(func(tag commandTag) error {
 		inserted = tag.RowsAffected()
 		return nil
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -178,6 +179,56 @@ func TestT6_HandlersThatHoldThePoolPublish(t *testing.T) {
 	require.LessOrEqual(t, pool.Stat().TotalConns(), int32(2))
 	shutDown(t, bus)
 	require.NoError(t, pool.Ping(t.Context()), "the pool is the caller's")
+}
+
+// More deliveries than connections wait in the line of the subscription, and not within their timeouts.
+func TestT6_ABacklogWaitsForConnections(t *testing.T) {
+	t.Parallel()
+	s, err := postgres.Open(t.Context(), postgrestest.Shared(t).DSN()+" pool_max_conns=2", postgres.WithSchema(postgrestest.NewSchema()))
+	require.NoError(t, err)
+	bus, err := eventbus.New(eventbus.WithStore(s))
+	require.NoError(t, err)
+	_, err = bus.Subscribe("order.placed", func(ctx context.Context, _ eventbus.Event) error {
+		_, err := postgres.Tx(ctx).Exec(ctx, "SELECT pg_sleep(0.3)")
+		return err
+	}, eventbus.Named("billing"), eventbus.InTx(), eventbus.Timeout(2*time.Second))
+	require.NoError(t, err)
+	_, err = bus.Subscribe("other", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("other"), eventbus.InTx(), eventbus.Concurrency(3))
+	require.ErrorContains(t, err, "pool_max_conns")
+	require.NoError(t, bus.Start(t.Context()))
+	const events = 30
+	for n := range events {
+		_, err := bus.Publish(t.Context(), "order.placed", n)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return bus.Metrics().Ledger.Handled+bus.Metrics().Ledger.DeadLettered == events }, time.Minute, 5*time.Millisecond)
+	require.EqualValues(t, events, bus.Metrics().Ledger.Handled)
+	shutDown(t, bus)
+}
+
+// An id that is published again after its window is that of another event. An hour is a long timeout, and a month a longer one.
+func TestT6_AnIDThatComesAgainIsAnotherEvent(t *testing.T) {
+	t.Parallel()
+	s, err := postgres.Open(t.Context(), postgrestest.Shared(t).DSN(), postgres.WithSchema(postgrestest.NewSchema()))
+	require.NoError(t, err)
+	bus, err := eventbus.New(eventbus.WithStore(s), eventbus.WithIdempotencyWindow(100*time.Millisecond))
+	require.NoError(t, err)
+	var calls atomic.Int64
+	_, err = bus.Subscribe("order.placed", func(context.Context, eventbus.Event) error {
+		calls.Add(1)
+		return nil
+	}, eventbus.Named("billing"), eventbus.InTx(), eventbus.Timeout(30*24*time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, bus.Start(t.Context()))
+	id := eventbus.NewEventID()
+	for n := range int64(2) {
+		require.EventuallyWithT(t, func(t *assert.CollectT) { // within the window it is refused as a duplicate
+			_, err := bus.Publish(context.Background(), "order.placed", n, eventbus.ID(id))
+			assert.NoError(t, err)
+		}, time.Minute, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return calls.Load() == n+1 }, time.Minute, 5*time.Millisecond)
+	}
+	shutDown(t, bus)
 }
 
 func ExampleTx() {

@@ -49,6 +49,7 @@ CREATE TABLE ~.instance (
 	tries      bigint NOT NULL DEFAULT 0, -- reconnections: a commit that was sent before one, and has not begun, is void
 	expires    timestamptz NOT NULL,      -- of the lease; -infinity: an operator has ended that of a dead process
 	backend    integer NOT NULL DEFAULT 0, -- process id of the connection that commits; 0: unknown, behind a pooler
+	backend_start timestamptz,             -- of that process: the ids of processes come again
 	host       bytea NOT NULL,            -- of the process
 	pid        integer NOT NULL,
 	next_ref   bigint NOT NULL DEFAULT 0, -- of the lease
@@ -132,9 +133,10 @@ CREATE INDEX dedupe_expires ON ~.dedupe (expires);
 CREATE TABLE ~.mark (
 	event uuid NOT NULL,
 	name  bytea NOT NULL, -- of the subscription, or a former one
+	published text COLLATE "C" NOT NULL, -- with the id, it says which event it is: ids may come again
 	edits integer NOT NULL,
 	until text COLLATE "C" NOT NULL, -- it is kept until then, and while the event has a record, a letter or an incoming event
-	PRIMARY KEY (event, name, edits)
+	PRIMARY KEY (event, name, published, edits)
 );
 CREATE INDEX mark_until ON ~.mark (until);
 

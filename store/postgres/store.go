@@ -30,7 +30,9 @@ type Store struct {
 	committer    committer
 	watching     storekit.Watchers
 	own          ownEvents // of SubmitTx
-	handlers     handlerPool
+	// Handlers run on handlers: the pool that OpenPool was given, or one of the store's own.
+	handlers    *pgxpool.Pool
+	ownHandlers bool
 
 	lease     atomic.Pointer[driver.Lease] // written by the committer; never nil
 	instance  atomic.Int64                 // id of the row of this store; 0 before its first commit. Written by the committer
@@ -91,7 +93,7 @@ func open(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts 
 	s.own.wake, s.own.waiting = make(chan struct{}, 1), make(map[int64]time.Time)
 	s.host, _ = os.Hostname() // for messages only
 	s.lease.Store(new(driver.Lease))
-	s.handlers.config, s.handlers.pool = config.Copy(), pool
+	handlers := config.Copy() // without the settings of the store's sessions
 	s.source = newSource(config, cfg)
 	conn, err := s.source.look(ctx)
 	if err != nil {
@@ -104,6 +106,17 @@ func open(ctx context.Context, config *pgxpool.Config, pool *pgxpool.Pool, opts 
 	if s.reads, err = s.source.openPool(ctx); err != nil {
 		closeNow(conn)
 		return nil, err
+	}
+	if s.handlers = pool; pool == nil {
+		if s.source.pooled.Load() {
+			useNoStatements(handlers.ConnConfig)
+		}
+		s.ownHandlers = true
+		if s.handlers, err = pgxpool.NewWithConfig(context.Background(), handlers); err != nil {
+			s.reads.Close()
+			closeNow(conn)
+			return nil, err
+		}
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.watching.Run = s.watch
@@ -176,7 +189,9 @@ func (s *Store) shut() error {
 	s.cancel()
 	err := s.committer.end()
 	s.reads.Close()
-	s.handlers.close()
+	if s.ownHandlers {
+		go s.handlers.Close() // a handler that was abandoned may never return its connection
+	}
 	return err
 }
 

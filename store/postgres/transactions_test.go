@@ -62,13 +62,18 @@ func TestT1_AnOwnTransactionIsSeenSoon(t *testing.T) {
 	})
 }
 
+// otherDriversError is as those of lib/pq.
+type otherDriversError struct{ error }
+
+func (otherDriversError) SQLState() string { return "40001" }
+
 // A *sql.Tx may be one of any database, whose driver has errors of its own.
 func TestT1_ErrorsOfAnotherDatabase(t *testing.T) {
 	s := &Store{cfg: &config{schema: "eventbus"}}
 	for _, err := range []error{errors.New(`near "~": syntax error`), sql.ErrNoRows, &pgconn.PgError{Code: "42P01"}} {
 		require.ErrorIs(t, s.explainTx(err), driver.ErrNoTransaction)
 	}
-	for _, err := range []error{context.Canceled, context.DeadlineExceeded, sql.ErrTxDone, errNotConnected, &pgconn.PgError{Code: "25P02"}} {
+	for _, err := range []error{context.Canceled, context.DeadlineExceeded, sql.ErrTxDone, errNotConnected, &pgconn.PgError{Code: "25P02"}, otherDriversError{}} {
 		require.ErrorIs(t, s.explainTx(err), err)
 		require.NotErrorIs(t, s.explainTx(err), driver.ErrNoTransaction)
 	}

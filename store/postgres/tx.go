@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
 
 	"github.com/jackc/pgx/v5"
 
@@ -64,15 +65,13 @@ func (s *Store) submitTx(ctx context.Context, tx any, in []*driver.Incoming) err
 type queryRow func(ctx context.Context, to any, sql string, args ...any) error
 
 func rowOf(tx any) (queryRow, error) {
-	switch tx := tx.(type) {
-	case pgx.Tx:
-		if tx != nil {
+	if v := reflect.ValueOf(tx); v.Kind() != reflect.Pointer || !v.IsNil() {
+		switch tx := tx.(type) {
+		case pgx.Tx:
 			return func(ctx context.Context, to any, sql string, args ...any) error {
 				return tx.QueryRow(ctx, sql, args...).Scan(to)
 			}, nil
-		}
-	case *sql.Tx:
-		if tx != nil {
+		case *sql.Tx:
 			return func(ctx context.Context, to any, sql string, args ...any) error {
 				return tx.QueryRowContext(ctx, sql, args...).Scan(to)
 			}, nil
