@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -98,12 +99,21 @@ func (b *Bus) once(handler Handler) (Handler, error) {
 		}
 		d := call.delivery()
 		m := driver.Mark{
-			Event: driver.ID(e.ID), Names: append([]string{d.Subscription}, d.Formerly...), Published: d.Event.Time, Edits: d.Edits,
+			Event: driver.ID(e.ID), Names: append([]string{d.Subscription}, d.Formerly...), Published: d.Event.Time, Edit: editOf(d),
 			Until: b.time.Now().UTC.Add(b.config.idempotency),
 		}
 		_, err := store.RunOnce(ctx, m, func(ctx context.Context) error { return handler(ctx, e) })
 		return err
 	}, nil
+}
+
+// editOf identifies the edits of a delivery. An import of a letter that was exported before an edit begins to count again, so
+// the number is not enough.
+func editOf(d Delivery) string {
+	if d.Edits == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d %x", d.Edits, sha256.Sum256(payloadBytes(d.Event.Payload)))
 }
 
 // acceptTx leaves an event in incoming, in a transaction of the caller.

@@ -229,7 +229,7 @@ type Mark struct {
 	Names []string
 	// Published is the time of publication: the id may be that of an event of long ago, or of a duplicate.
 	Published time.Time
-	Edits     int // number of replays that replaced the payload: each is handled by itself
+	Edit      string // of a replay whose payload was replaced, which is handled by itself; empty for the event as it was published
 	// Until is how long the store keeps the mark at least, by Batch.Aged. It also keeps it while it has a record, a
 	// letter or an incoming event of that id.
 	Until time.Time

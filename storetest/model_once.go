@@ -11,7 +11,7 @@ type markKey struct {
 	event     driver.ID
 	name      string
 	published int64
-	edits     int
+	edit      string
 }
 
 // mark is a row of a transaction. Model.mu guards it.
@@ -36,7 +36,7 @@ func (s *modelStore) RunOnce(ctx context.Context, m driver.Mark, f func(context.
 	own := &mark{open: make(chan struct{}), until: m.Until}
 	keys := make([]markKey, len(m.Names))
 	for i, name := range m.Names {
-		keys[i] = markKey{m.Event, name, m.Published.UnixNano(), m.Edits}
+		keys[i] = markKey{m.Event, name, m.Published.UnixNano(), m.Edit}
 	}
 	model := s.model
 	for {

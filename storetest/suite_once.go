@@ -59,7 +59,7 @@ func testOnce(t *testing.T, r *rig) {
 	r.requireRuns(t, s, m, false, "the mark again")
 	r.requireRuns(t, other, m, false, "the mark at another store")
 	edited, event, name, later := m, m, m, m
-	edited.Edits, event.Event, name.Names, later.Published = 1, newID(), []string{"billing\x00ü"}, m.Published.Add(1)
+	edited.Edit, event.Event, name.Names, later.Published = "1 ü\x00", newID(), []string{"billing\x00ü"}, m.Published.Add(1)
 	for _, m := range []driver.Mark{edited, event, name, later} {
 		r.requireRuns(t, other, m, true, "another mark")
 		r.requireRuns(t, s, m, false, "another mark again")

@@ -1,9 +1,11 @@
 package contracttest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -166,6 +168,36 @@ func TestT6_AReplayHasNoSecondEffectUnlessItIsEdited(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Empty(t, disk.took())
 		requireBalanced(t, bus)
+		shutdown(t, bus)
+	})
+}
+
+// A letter that was exported before it was edited, and is imported again, has another first edit.
+func TestT6_AnImportedLetterHasEditsOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handlesInTx(t, bus, "mail", succeeds, eventbus.Use(func(next eventbus.Handler) eventbus.Handler {
+			return func(ctx context.Context, e eventbus.Event) error {
+				return errors.Join(next(ctx, e), eventbus.Permanent(errors.New("failed after the commit")))
+			}
+		}))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "x")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"mail x 1", "effect x"}, disk.took())
+		var exported bytes.Buffer
+		_, err := bus.DLQ().Export(t.Context(), &exported, eventbus.LetterQuery{All: true})
+		require.NoError(t, err)
+		for _, edit := range []string{"y", "z"} {
+			l := oneLetter(t, bus)
+			require.NoError(t, bus.DLQ().ReplayEdited(t.Context(), l.ID, json.RawMessage(strconv.Quote(edit))))
+			time.Sleep(time.Second)
+			require.Equal(t, []string{"mail " + edit + " 1", "effect " + edit}, disk.took())
+			require.NoError(t, bus.DLQ().Purge(t.Context(), oneLetter(t, bus).ID))
+			_, err = bus.DLQ().Import(t.Context(), bytes.NewReader(exported.Bytes()))
+			require.NoError(t, err)
+		}
 		shutdown(t, bus)
 	})
 }

@@ -43,9 +43,6 @@ func (p *plan) queueAudit(b *pgx.Batch) {
 	b.Queue(p.c.store.sql(trim), true, int64(maxDenied))
 }
 
-// auditPage is the number of entries that Audit reads at a time.
-const auditPage = 1000
-
 // Audit returns a page of what operators did. It compares the entries one by one. The schema keeps the newest 100,000, and
 // the newest 10,000 denied ones. See [driver.Store].
 //
@@ -58,9 +55,9 @@ func (s *Store) Audit(ctx context.Context, q driver.AuditQuery) (driver.AuditPag
 			before = math.MaxInt64
 		}
 		for more := true; more; {
-			limit := min(auditPage, q.Limit+1)
+			limit := min(pageRows, q.Limit+1)
 			if q.Match != nil {
-				limit = auditPage
+				limit = pageRows
 			}
 			found := 0
 			err := each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {

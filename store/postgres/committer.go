@@ -306,6 +306,10 @@ func (c *committer) send(deadline int64, p *plan) error {
 	b := &pgx.Batch{}
 	p.queue(b)
 	ctx, cancel := c.context(deadline)
+	if p.isLarge() {
+		cancel()
+		ctx, cancel = context.WithTimeout(context.Background(), max(time.Duration(deadline-c.store.clock()), leastExchange))
+	}
 	defer cancel()
 	p.sentAt, p.sent = c.store.clock(), true
 	if err := c.store.source.send(ctx, c.conn, b); err != nil {

@@ -323,3 +323,17 @@ func TestS6_AStandbyThatIsStoppedWhileItTakesOver(t *testing.T) {
 	_, err := s.Acquire(t.Context(), driver.AcquireQuery{})
 	require.ErrorIs(t, err, driver.ErrNoLease)
 }
+
+// A large PublishBatch takes longer than a statement may.
+func TestS6_ALargeCommitHasTheTimeOfTheLease(t *testing.T) {
+	t.Parallel()
+	s := openOnly(t, postgrestest.NewSchema())
+	acquire(t, s)
+	exec(t, s, `CREATE FUNCTION ~.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(7.5); RETURN NULL; END $$`)
+	exec(t, s, "CREATE TRIGGER slow BEFORE INSERT ON ~.record FOR EACH STATEMENT EXECUTE FUNCTION ~.slow()")
+	large := record()
+	large.Payload = make([]byte, 9<<20)
+	began := time.Now()
+	require.NoError(t, submit(s, &driver.Batch{New: []*driver.Record{large}}))
+	require.Less(t, time.Since(began), 14*time.Second, "it succeeds at the first try")
+}

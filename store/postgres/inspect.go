@@ -18,9 +18,6 @@ func parseDue(text *string) (time.Time, error) {
 	return storekit.ParseTime(*text)
 }
 
-// recordPage is the number of records that Records reads at a time.
-const recordPage = 1000
-
 // holder is the epoch of the lease that a store has, or -1.
 const holder = "coalesce((SELECT i.epoch FROM ~.slot JOIN ~.instance i ON i.id = slot.owner AND i.epoch = slot.epoch WHERE slot.id = 0), -1)"
 
@@ -73,11 +70,11 @@ func (s *Store) Records(ctx context.Context, q driver.RecordQuery) (driver.Recor
 					page.Next = page.Records[q.Limit-1].Ref
 				}
 				return nil
-			}, after, states, recordPage)
+			}, after, states, pageRows)
 			if err != nil {
 				return page, err
 			}
-			more = found == recordPage
+			more = found == pageRows
 		}
 		return page, nil
 	})

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// letterPage is the number of letters that a scan reads at a time.
-	letterPage = 500
+	// pageRows is the number of rows that a scan reads at a time.
+	pageRows = 500
 	// maxPageBytes bounds the parts of the letters of a page: a page of large letters ends after the first letter beyond.
 	maxPageBytes = 32 << 20
 )
@@ -154,7 +154,7 @@ func (s *Store) readPage(ctx context.Context, db querier, f *letterFilter, page 
 	size := 0
 	for {
 		left := f.q.Limit - len(page.Letters)
-		limit := min(left, letterPage) + 1
+		limit := min(left, pageRows) + 1
 		found := 0
 		err := each(ctx, db, s.sql("SELECT "+letterColumns+" FROM ~.letter WHERE "+f.where+fmt.Sprintf(" ORDER BY id DESC LIMIT %d", limit)), func(rows pgx.Rows) error {
 			found++
@@ -202,7 +202,7 @@ func (s *Store) scan(ctx context.Context, db querier, f *letterFilter, visit fun
 	for from := f; ; {
 		found, stopped := 0, false
 		var last driver.ID
-		err := each(ctx, db, s.sql("SELECT "+columns+" FROM ~.letter WHERE "+from.where+fmt.Sprintf(" ORDER BY id DESC LIMIT %d", letterPage)), func(rows pgx.Rows) error {
+		err := each(ctx, db, s.sql("SELECT "+columns+" FROM ~.letter WHERE "+from.where+fmt.Sprintf(" ORDER BY id DESC LIMIT %d", pageRows)), func(rows pgx.Rows) error {
 			found++
 			l, matches, err := f.compare(rows)
 			last = l.ID
@@ -211,7 +211,7 @@ func (s *Store) scan(ctx context.Context, db querier, f *letterFilter, visit fun
 			}
 			return err
 		}, from.args...)
-		if err != nil || stopped || found < letterPage {
+		if err != nil || stopped || found < pageRows {
 			return err
 		}
 		from = f.with("id < ", [16]byte(last))

@@ -73,9 +73,9 @@ func (s *Store) mark(ctx context.Context, tx pgx.Tx, m driver.Mark) (first bool,
 		idle := min((max(time.Until(deadline), 0) + time.Second).Milliseconds(), math.MaxInt32)
 		b.Queue("SELECT set_config('idle_in_transaction_session_timeout', $1, true)", strconv.FormatInt(idle, 10))
 	}
-	const insert = "INSERT INTO ~.mark (event, name, published, edits, until) SELECT $1, name, $3, $4, $5 FROM unnest($2::bytea[]) name ON CONFLICT DO NOTHING"
+	const insert = "INSERT INTO ~.mark (event, name, published, edit, until) SELECT $1, name, $3, $4, $5 FROM unnest($2::bytea[]) name ON CONFLICT DO NOTHING"
 	var inserted int64
-	b.Queue(s.sql(insert), m.Event.String(), names, storekit.TimeText(m.Published), m.Edits, storekit.TimeBound(m.Until)).Exec(func(tag commandTag) error {
+	b.Queue(s.sql(insert), m.Event.String(), names, storekit.TimeText(m.Published), []byte(m.Edit), storekit.TimeBound(m.Until)).Exec(func(tag commandTag) error {
 		inserted = tag.RowsAffected()
 		return nil
 	})

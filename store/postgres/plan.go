@@ -15,6 +15,7 @@ type plan struct {
 	sentAt  int64
 	sent    bool
 	release bool // it ends the lease
+	weight  int  // of the jobs
 
 	// What it changes in the committer.
 	had     []hadRecord // for undo, newest last
@@ -100,6 +101,7 @@ type cataloging struct {
 func (p *plan) decide(group []*job, outcomes []error) {
 	p.nextRef = p.c.row.nextRef
 	for i, j := range group {
+		p.weight += j.Weight()
 		if j.Batch == nil {
 			outcomes[i] = p.claim(j.Work)
 			continue

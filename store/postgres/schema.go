@@ -134,9 +134,9 @@ CREATE TABLE ~.mark (
 	event uuid NOT NULL,
 	name  bytea NOT NULL, -- of the subscription, or a former one
 	published text COLLATE "C" NOT NULL, -- with the id, it says which event it is: ids may come again
-	edits integer NOT NULL,
+	edit  bytea NOT NULL, -- of a replay with another payload
 	until text COLLATE "C" NOT NULL, -- it is kept until then, and while the event has a record, a letter or an incoming event
-	PRIMARY KEY (event, name, published, edits)
+	PRIMARY KEY (event, name, published, edit)
 );
 CREATE INDEX mark_until ON ~.mark (until);
 

@@ -17,6 +17,9 @@ import (
 // queue adds the statements of the plan. Each sends all rows of its kind as arrays. Rows that stores may compete for are
 // sorted, so that two commits lock them in the same order.
 func (p *plan) queue(b *pgx.Batch) {
+	if p.isLarge() {
+		b.Queue("SELECT set_config('statement_timeout', $1, true)", strconv.FormatInt(p.c.store.cfg.leaseTime.Milliseconds(), 10))
+	}
 	if p.release { // as a lease that begins locks it: first
 		b.Queue(p.c.store.sql("SELECT 1 FROM ~.slot WHERE id = 0 FOR UPDATE"))
 	}
@@ -43,6 +46,9 @@ func (p *plan) queue(b *pgx.Batch) {
 		p.queuePrune(b)
 	}
 }
+
+// isLarge reports whether the commit may take as long as the lease, and not only as long as a statement: a large PublishBatch.
+func (p *plan) isLarge() bool { return p.weight > 8<<20 }
 
 // queueChecked adds a statement that must change n rows, or the commit is undone with a state.
 func (p *plan) queueChecked(b *pgx.Batch, sql, state, what string, n int, args ...any) {
