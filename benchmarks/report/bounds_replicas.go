@@ -20,15 +20,16 @@ func replicasBounds() []bound {
 		far  = "on Postgres: commit of a transaction until its event is handled, by another process"
 		idle = "on Postgres: an event beside 10 idle standbys, 64 publishers"
 		full = "on Postgres: 1,000,000 waiting events"
+
+		longer = "64 events take a commit or two of 2 to 3 ms, and each waits for the longer way; to send the next commit before the answer, on the same connection or on a second one, made more and smaller commits, and was no faster; 0.52 to 0.78 × in the runs so far"
+		sixth  = "a transaction of five statements has a sixth, and the bus takes the event in, handles and settles it on the same two processors; 1.41 to 1.72 × in the runs so far"
 	)
 	return []bound{
 		{work: some, against: "faster than River, one Insert each", limit: 7, least: true, figure: settled(64, "river-postgres")},
 		{work: many, against: "faster than River, one Insert each", limit: 12, least: true, figure: settled(512, "river-postgres")},
 		{work: many, against: "throughput, against a bare grouped INSERT and DELETE", limit: 0.4, least: true, figure: settled(512, "grouped-postgres")},
-		{work: way, against: "throughput, against the shorter way", limit: 0.75, least: true, figure: func(at lookup) float64 { return 1 / at(replicas(plan.RoundTrip), plan.Near) },
-			left: "64 events take a commit or two of 2 to 3 ms, and each waits for the longer way; to send the next commit before the answer, on the same connection or on a second one, made more and smaller commits, and was no faster; 0.52 to 0.78 × in the runs so far"},
-		{work: tx, against: "time against no event in it", limit: 1.25, figure: value(replicas(plan.Transaction), plan.Plain),
-			left: "a transaction of five statements has a sixth, and the bus takes the event in, handles and settles it on the same two processors; 1.41 to 1.72 × in the runs so far"},
+		{work: way, against: "throughput, against the shorter way", limit: 0.75, least: true, figure: func(at lookup) float64 { return 1 / at(replicas(plan.RoundTrip), plan.Near) }, left: longer},
+		{work: tx, against: "time against no event in it", limit: 1.25, figure: value(replicas(plan.Transaction), plan.Plain), left: sixth},
 		{work: own, against: "median", limit: 20e-3, unit: plan.P50, figure: value(replicas(plan.HandledOwn), plan.P50)},
 		{work: far, against: "median", limit: 100e-3, unit: plan.P50, figure: value(replicas(plan.HandledOther), plan.P50)},
 		{work: idle, against: "cost against no standby", limit: 1.05, figure: value(replicas(plan.Standbys), plan.Alone)},

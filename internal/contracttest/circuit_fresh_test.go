@@ -254,6 +254,7 @@ func TestC5_FreshIsChosenAnew(t *testing.T) {
 
 // With a store, the newest delivery of a line that is longer than memory keeps is the next one that arrives.
 func TestC5_FreshBehindALongLineOfAStore(t *testing.T) {
+	ofManyEvents(t)
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t, eventbus.WithRetry(retry(3, time.Second)), eventbus.WithIsolation(), eventbus.WithConcurrency(4))

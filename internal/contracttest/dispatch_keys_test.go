@@ -241,6 +241,7 @@ func TestD5_AHandlersPublishExceedsAQueueFullOfAKey(t *testing.T) {
 }
 
 func TestD5_KeysLeaveNoMemory(t *testing.T) {
+	ofManyEvents(t)
 	const at = 100_000 // at the same time
 	through := searching(300_000, 50_000)
 	for _, opts := range [][]eventbus.Option{nil, {eventbus.WithIsolation()}} {

@@ -347,6 +347,7 @@ func TestCancel_WhenItIsDue(t *testing.T) {
 }
 
 func TestCancel_LeavesNoMemory(t *testing.T) {
+	ofManyEvents(t)
 	const n = 200_000
 	bus, _ := startBus(t)
 	mustSubscribe(t, bus, "*", ok)

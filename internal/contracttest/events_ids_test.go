@@ -238,6 +238,7 @@ func TestE6_ConcurrentPublishersOfOneID(t *testing.T) {
 }
 
 func TestE6_TheOldestOfManyIsForgotten(t *testing.T) {
+	ofManyEvents(t)
 	const most = 100_000
 	bus, _ := startBus(t)
 	id := func(n int) eventbus.PublishOption {

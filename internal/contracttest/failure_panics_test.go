@@ -118,6 +118,7 @@ func TestF3_AValueThatIsWrittenMayPanic(t *testing.T) {
 }
 
 func TestF3_AHugeTextIsCutBeforeItIsCopied(t *testing.T) {
+	ofManyEvents(t)
 	const size = 200 << 20
 	huge := strings.Repeat("é", size/2)
 	var text string

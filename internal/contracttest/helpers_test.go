@@ -781,6 +781,14 @@ func (s *sequence) publish(t *testing.T, opts ...eventbus.PublishOption) {
 	synctest.Wait()
 }
 
+// ofManyEvents skips a test of memory, or of many events, with -short: the race detector takes ten times as long for it.
+func ofManyEvents(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it has many events")
+	}
+}
+
 // searching is n with -search, and fewer without.
 func searching(n, fewer int) int {
 	if *search {

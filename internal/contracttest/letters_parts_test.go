@@ -158,6 +158,7 @@ func TestL4_ImportPartsHaveAtMostFourMiB(t *testing.T) {
 // A crash and a failure of the store leave whole parts. The same import continues behind them, and what was replayed
 // or purged meanwhile does not come back. After a complete import it does.
 func TestL4_ImportContinuesBehindItsLastPart(t *testing.T) {
+	ofManyEvents(t)
 	for kind, committed := range map[storetest.FaultKind]int{
 		storetest.FailBefore: 1000, storetest.FailAfter: 1500, storetest.CrashBefore: 1000, storetest.CrashAfter: 1500,
 	} {

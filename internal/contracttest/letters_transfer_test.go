@@ -736,6 +736,7 @@ func TestL3_CancelTakesBackAScheduledReplay(t *testing.T) {
 
 // A line is decoded in a small multiple of its own size, whatever it says.
 func TestL4_ImportNeedsMemoryInProportionToALine(t *testing.T) {
+	ofManyEvents(t)
 	size := searching(8<<20, 1<<20) // a line may have 16 MiB
 	fill := func(open, item, end string) string {
 		return open + strings.Repeat(item, (size-len(letterLine))/len(item)) + end

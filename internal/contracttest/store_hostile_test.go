@@ -400,6 +400,7 @@ func TestS5_ShutdownWaitsForAWatchThatReadsOrders(t *testing.T) {
 }
 
 func TestD7_AGivenUpWaitLeavesNothing(t *testing.T) {
+	ofManyEvents(t)
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
 		bus, _ := disk.open(t)

@@ -44,6 +44,7 @@ func TestD5_NewDeliveriesDoNotOvertakeThoseInTheStore(t *testing.T) {
 }
 
 func TestD12_TheStoreKeepsWhatALineHasNoRoomFor(t *testing.T) {
+	ofManyEvents(t)
 	for _, crashes := range []bool{false, true} {
 		t.Run(fmt.Sprint("crashes ", crashes), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
