@@ -42,8 +42,8 @@ type heartbeat struct{ owner, epoch, batch, tries int64 }
 //
 // If the process of the other store has died, the server sees that its connection is gone, and Acquire takes the lease over
 // about 2 s later. If the server does not see that, because the machine is gone, the process is stopped, or a pooler is in
-// between, it takes the time of the lease. Only a store that has looked all the time, without a gap of half of that time, takes over, and only if the other one
-// gives no sign of life.
+// between, it takes the time of the lease. Only a store that has looked all the time, without a gap of half of that time,
+// takes over, and only if the other one gives no sign of life.
 //
 // The new lease counts a crash if the connection of the process was gone. Without that, it cannot tell a crash from a
 // pause, and counts none.

@@ -201,7 +201,7 @@ func TestT6_ABacklogWaitsForConnections(t *testing.T) {
 		_, err := bus.Publish(t.Context(), "order.placed", n)
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { return bus.Metrics().Ledger.Handled+bus.Metrics().Ledger.DeadLettered == events }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return bus.Metrics().Ledger.Handled+bus.Metrics().Ledger.DeadLettered == events }, 20*time.Second, 5*time.Millisecond)
 	require.EqualValues(t, events, bus.Metrics().Ledger.Handled)
 	shutDown(t, bus)
 }
@@ -225,8 +225,8 @@ func TestT6_AnIDThatComesAgainIsAnotherEvent(t *testing.T) {
 		require.EventuallyWithT(t, func(t *assert.CollectT) { // within the window it is refused as a duplicate
 			_, err := bus.Publish(context.Background(), "order.placed", n, eventbus.ID(id))
 			assert.NoError(t, err)
-		}, time.Minute, 50*time.Millisecond)
-		require.Eventually(t, func() bool { return calls.Load() == n+1 }, time.Minute, 5*time.Millisecond)
+		}, 20*time.Second, 50*time.Millisecond)
+		require.Eventually(t, func() bool { return calls.Load() == n+1 }, 20*time.Second, 5*time.Millisecond)
 	}
 	shutDown(t, bus)
 }

@@ -100,7 +100,12 @@ func TestS6_AClaimThatWaitsEndsWithItsContext(t *testing.T) {
 	}()
 	require.Eventually(t, s.committer.queue.HasJobs, 10*time.Second, time.Millisecond)
 	cancel()
-	require.ErrorIs(t, <-claimed, context.Canceled)
+	select {
+	case err := <-claimed:
+		require.ErrorIs(t, err, context.Canceled)
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "Claim waits beyond its context")
+	}
 	close(goOn)
 	require.NoError(t, <-controlled)
 	records, err := s.Lookup(t.Context(), free.ID)
