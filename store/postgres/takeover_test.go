@@ -104,6 +104,7 @@ func TestS6_AClaimThatWaitsEndsWithItsContext(t *testing.T) {
 	case err := <-claimed:
 		require.ErrorIs(t, err, context.Canceled)
 	case <-time.After(10 * time.Second):
+		close(goOn) // the store can be closed
 		require.Fail(t, "Claim waits beyond its context")
 	}
 	close(goOn)
