@@ -266,7 +266,7 @@ func (w *Watch[T]) Running() []*T {
 func (w *Watch[T]) Look() (changed bool) {
 	w.mu.Lock()
 	w.armed.Store(never)
-	earliest := int64(never)
+	earliest, now := int64(never), w.cfg.Nanos()
 	var slow []Late[T]
 	var ended []*T
 	for _, s := range w.slots {
@@ -276,7 +276,9 @@ func (w *Watch[T]) Look() (changed bool) {
 			s.timed = nil
 			continue
 		}
-		now := w.cfg.Nanos() // after the call was found: it began before
+		if s.timed != call {
+			now = w.cfg.Nanos() // after the call was found: it began before
+		}
 		due := s.dueLocked(call, timeout, now)
 		if due <= now {
 			if w.end(call, Overran) {

@@ -10,7 +10,7 @@ const (
 	// tick is how long an item waits behind busy workers before the pool adds workers. It is
 	// real time, because it concerns scheduling.
 	tick = 500 * time.Microsecond
-	// factor multiplies the number of workers at a tick.
+	// factor multiplies the number of workers at a tick, if as many items wait.
 	factor = 4
 	// fast is the number of items per worker and tick above which the items are too short for
 	// more workers than processors.
@@ -112,6 +112,9 @@ func (p *Pool[T, W]) tick() {
 // then make every item slower, until all of them exceed their deadlines. So grow yields
 // first. If the workers make much progress meanwhile, they are enough. If yielding takes
 // long, grow adds at most one worker, and none while items complete.
+//
+// Never are there more new workers than items. With a subscription at its Concurrency, whose calls
+// wait, each event would otherwise start hundreds of workers, which find nothing and end.
 func (p *Pool[T, W]) grow() {
 	asked := time.Now()
 	for turn := 0; turn < turns && time.Since(asked) < 2*slice; turn++ {
@@ -133,7 +136,7 @@ func (p *Pool[T, W]) grow() {
 	switch {
 	case progress >= int64(active)*fast:
 	case took <= tick/2:
-		p.addWorkersLocked(active * (factor - 1))
+		p.addWorkersLocked(min(active*(factor-1), p.lenLocked()))
 	case progress == 0, progress < int64(active)*int64(1+took/slice) && !enough:
 		p.addWorkersLocked(1)
 	}

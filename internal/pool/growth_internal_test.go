@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,6 +41,43 @@ func TestIdle_NoTicksWhileAllWorkersAreStuck(t *testing.T) {
 		time.Sleep(time.Second)
 		require.Equal(t, Stats{Running: 3, Workers: 2}, p.Stats())
 		p.Unblock()
+		close(stuck)
+		<-p.Close()
+	})
+}
+
+// Calls that wait for long do not multiply the workers of the items that come later.
+func TestGrowth_StartsNoMoreWorkersThanItemsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck := make(chan struct{})
+		var opened atomic.Int32
+		p := New(Config[bool, struct{}]{
+			Open: func() (none struct{}) { opened.Add(1); return none }, Close: func(struct{}) {},
+			Run: func(_ struct{}, waits bool) bool {
+				if waits {
+					<-stuck
+				}
+				return true
+			},
+			Enter: func(bool) bool { return true }, Idle: func(struct{}) {}, Freed: func() {}, Rest: func() {},
+			Concurrency: 1000, Capacity: 1000,
+		})
+		p.Start()
+		push := func(waits bool) {
+			require.NoError(t, p.Reserve(context.Background(), 1, false))
+			p.Push(waits, false)
+		}
+		for range 100 {
+			push(true)
+		}
+		time.Sleep(time.Second)
+		require.Equal(t, 100, p.Stats().Running)
+		before := opened.Load()
+		for range 10 {
+			push(false)
+			time.Sleep(time.Second)
+		}
+		require.LessOrEqual(t, opened.Load()-before, int32(10))
 		close(stuck)
 		<-p.Close()
 	})

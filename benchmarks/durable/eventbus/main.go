@@ -17,8 +17,8 @@ func main() {
 	durable.Main(plan.Durable, map[string]durable.Open{plan.Us: open})
 }
 
-// open creates the bus with all its defaults. In a case that only accepts the handlers wait
-// until the end: the events stay in the store.
+// open creates the bus with all its defaults. A case that only accepts pauses the subscription: the
+// events stay in the store.
 func open(o durable.Options) (*durable.System, error) {
 	if o.Synchronous != "FULL" {
 		return nil, fmt.Errorf("synchronous=%s: the program measures only FULL", o.Synchronous)
@@ -32,16 +32,18 @@ func open(o durable.Options) (*durable.System, error) {
 	if err != nil {
 		return nil, errors.Join(err, store.Close(ctx))
 	}
-	handle := func(ctx context.Context, _ durable.Event) error {
-		if o.Handle == nil {
-			<-ctx.Done() // of Close
-			return ctx.Err()
-		}
+	handle := func(context.Context, durable.Event) error {
 		o.Handle()
 		return nil
 	}
-	if _, err := bus.Subscribe("order.*", eventbus.Typed(handle), eventbus.Named("billing")); err != nil {
+	subscription, err := bus.Subscribe("order.*", eventbus.Typed(handle), eventbus.Named("billing"))
+	if err != nil {
 		return nil, err
+	}
+	if o.Handle == nil {
+		if err := subscription.Pause(); err != nil {
+			return nil, err
+		}
 	}
 	if err := bus.Start(ctx); err != nil {
 		return nil, err
@@ -61,16 +63,6 @@ func open(o durable.Options) (*durable.System, error) {
 		},
 		// The store reads the setting back when it opens the file, and refuses another one.
 		Synchronous: o.Synchronous,
-		Close: func() error {
-			if o.Handle != nil {
-				return bus.Shutdown(ctx)
-			}
-			ended, cancel := context.WithCancel(ctx)
-			cancel()
-			if err := bus.Shutdown(ended); !errors.Is(err, context.Canceled) {
-				return err
-			}
-			return nil
-		},
+		Close:       func() error { return bus.Shutdown(ctx) },
 	}, nil
 }
