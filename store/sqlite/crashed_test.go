@@ -40,6 +40,9 @@ func many(n int) []*driver.Record {
 // The records of a crashed lease are found at both ends of a large table, and Open does not read all of it.
 func TestS3_NoShutdown_InALargeFile(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("writes many thousand events, on one goroutine")
+	}
 	for name, c := range map[string]struct {
 		before, between, after int
 		want                   int64

@@ -70,6 +70,10 @@ func openDB(t testing.TB, path string) *sql.DB {
 // TestStore runs the conformance suite of stores.
 func TestStore(t *testing.T) {
 	t.Parallel()
+	var parts []string // all
+	if testing.Short() {
+		parts = []string{"Submit", "Lease", "Tx", "Failure", "Close", "Watch", "Concurrent"} // what the race detector looks at
+	}
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
 		path := testPath(t)
 		return storetest.Backend{
@@ -83,5 +87,5 @@ func TestStore(t *testing.T) {
 			},
 			TxBlocks: true,
 		}
-	})
+	}, parts...)
 }
