@@ -94,6 +94,8 @@ type CircuitSettings struct {
 	Window       time.Duration `json:"window"`
 	OpenFor      time.Duration `json:"open_for"`
 	Disabled     bool          `json:"disabled"` // NoCircuit
+	// CountRejections is set if rejections count as failures.
+	CountRejections bool `json:"count_rejections,omitempty"`
 }
 
 // Catalog returns the subscriptions of the bus now, and its defaults. On a bus WithoutHandlers, it

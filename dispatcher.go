@@ -173,7 +173,7 @@ func (m *machine) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 	}, m.randomly(policy, s))
 	m.report.handlerFailed(d, policy, next.delay)
 	outcome := failed
-	if r.verdict.rejected {
+	if r.verdict.rejected && !s.door.circuit.Config().CountRejections {
 		outcome = noOutcome
 	}
 	m.exit(d, s, ran.pass, outcome)

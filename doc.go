@@ -102,9 +102,9 @@
 // Options of retries and circuits, for [WithRetry], [Retry], [Bus.SetRetry], [WithCircuit] and [Circuit]:
 //
 //   - Limits of retries: [MaxRetries], [MaxElapsed], [RetryIf], [IncludeErrors], [ExcludeErrors]
-//   - Delays of retries: [BaseDelay], [BackoffMultiplier], [MaxDelay], [Jitter]
+//   - Delays of retries: [BaseDelay], [BackoffMultiplier], [MaxDelay], [Delays], [Jitter]
 //   - A whole policy: [RetryPolicy]
-//   - Circuits: [FailureRatio], [MinEvents], [Window], [OpenFor], [NoCircuit]
+//   - Circuits: [FailureRatio], [MinEvents], [Window], [OpenFor], [CountRejections], [NoCircuit]
 //
 // Options of operators' calls:
 //

@@ -130,6 +130,36 @@ func ExampleTyped() {
 	// true eventbus_test.OrderPlaced string
 }
 
+// A handler can know that no further attempt follows, and do then what is left to do.
+func ExampleDelays() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("order.placed", func(ctx context.Context, _ eventbus.Event) error {
+		delivery, _ := eventbus.FromContext(ctx)
+		if delivery.Attempt == delivery.LastAttempt {
+			fmt.Println("attempt", delivery.Attempt, "is the last: the customer gets a letter")
+			return nil
+		}
+		return errors.New("the mail server is busy")
+	}, eventbus.Retry(eventbus.Delays(time.Millisecond, 5*time.Millisecond)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := bus.Publish(ctx, "order.placed", "o-17"); err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: attempt 3 is the last: the customer gets a letter
+}
+
 // A handler that fails is called again, by default after 1 s, 2 s and 4 s.
 func ExampleRetry() {
 	ctx := context.Background()

@@ -153,7 +153,8 @@ func (p Plan) String() string {
 		}
 	}
 	for _, field := range retryFields {
-		if field.set == fieldIncludeErrors && p.Policy.IncludeErrors == nil || field.set == fieldExcludeErrors && len(p.Policy.ExcludeErrors) == 0 {
+		if field.set == fieldIncludeErrors && p.Policy.IncludeErrors == nil || field.set == fieldExcludeErrors && len(p.Policy.ExcludeErrors) == 0 ||
+			field.set == fieldDelays && len(p.Policy.Delays) == 0 {
 			continue
 		}
 		origin, merged := p.Origins[field.name]

@@ -32,6 +32,8 @@ type Config struct {
 	Window       time.Duration
 	OpenFor      time.Duration
 	Disabled     bool
+	// CountRejections makes rejections failures. The caller decides what a rejection is.
+	CountRejections bool
 }
 
 // Bits of a door's gate. A delivery needs one load to see whether anything is shut. The other bits
