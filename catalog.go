@@ -71,6 +71,8 @@ type CatalogSubscription struct {
 	Formerly     []string `json:"formerly,omitempty"`
 	// Concurrency is that of the option: Unlimited, or 0 for the default.
 	Concurrency int           `json:"concurrency,omitempty"`
+	RateLimit   *RateSettings `json:"rate_limit,omitempty"`
+	MaxThrottle time.Duration `json:"max_throttle,omitempty"` // 0 if an earlier version has recorded it
 	Timeout     time.Duration `json:"timeout"`
 	// LineCapacity is 0 if the line has no bound but the store.
 	LineCapacity int             `json:"line_capacity,omitempty"`
@@ -212,7 +214,7 @@ func (op *operators) catalogNow() Catalog {
 		own := s.retry.Load()
 		in := CatalogSubscription{
 			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly),
-			Concurrency: s.door.concurrency(), Timeout: s.timeout, LineCapacity: s.door.bound(),
+			Concurrency: s.door.concurrency(), RateLimit: s.rateLimit, MaxThrottle: s.throttle, Timeout: s.timeout, LineCapacity: s.door.bound(),
 			WhenOpen: s.door.whenOpen, WhenFull: s.door.whenFull, Circuit: CircuitSettings(*s.door.circuit.Config()),
 			Retry: own.RetryPolicy.clone(), Rules: own.rules.list(), OwnRules: own.rules != nil,
 		}

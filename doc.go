@@ -89,7 +89,7 @@
 // Options of a subscription, for [Bus.Subscribe]:
 //
 //   - Name: [Named], [Formerly], [CallerSkip]
-//   - Limits: [Timeout], [Concurrency], [MaxAbandoned], [LineCapacity], [WhenFull]
+//   - Limits: [Timeout], [Concurrency], [RateLimit], [MaxThrottle], [MaxAbandoned], [LineCapacity], [WhenFull]
 //   - Failures: [Retry], [RetryRules], [Circuit], [WhenOpen]
 //   - Handlers: [Use], [InTx]
 //
@@ -133,7 +133,7 @@
 // The next attempt starts, after a delay, at the subscription that failed: those that succeeded do
 // not run again. Attempts are counted per event. The policy has the most permissive value of each
 // limit and delay among the subscriptions' overrides, and [Bus.Explain] shows it. A waiting retry
-// holds no goroutine. Handlers control their retries with [Permanent] and [RetryAfter].
+// holds no goroutine. Handlers control their retries with [Permanent], [RetryAfter], [Snooze] and [Throttle].
 // [RetryRules] give kinds of errors their own budgets and delays.
 //
 // Each subscription has a circuit. It opens when more than half of at least four events of the last

@@ -274,6 +274,8 @@ type subscriptionConfig struct {
 	line       int
 	limit      int // 0: the default
 	abandoned  int // 0: the default
+	throttle   time.Duration
+	rate       *RateSettings // nil for none
 	middleware []Middleware
 	once       bool
 	callerSkip int
@@ -297,7 +299,7 @@ func (c *subscriptionConfig) ownRetry() *retrySettings {
 }
 
 func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionConfig, error) {
-	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit}
+	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit, throttle: DefaultMaxThrottle}
 	for i, o := range opts {
 		if isNil(o) {
 			return nil, nilOption("Subscribe", i)

@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/surebus/eventbus/internal/names"
 )
@@ -79,4 +80,45 @@ func (w WhenFull) applySubscription(c *subscriptionConfig) {
 		c.err = &OptionError{Option: "WhenFull", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenFull constants: WaitWhenFull, DropOldestWhenFull, DropNewestWhenFull, DeadLetterWhenFull"}
 	}
 	c.whenFull = w
+}
+
+// RateSettings are the settings of RateLimit: at most Calls in Per, and Burst at once.
+type RateSettings struct {
+	Calls int           `json:"calls"`
+	Per   time.Duration `json:"per"`
+	Burst int           `json:"burst"`
+}
+
+// RateLimit limits how fast calls of the subscription's handler begin: n in a time, evenly, by the bus's clock. After a
+// pause, up to burst of them begin at once. Retries count. A delivery beyond the limit is throttled, as with Concurrency:
+// it waits without a goroutine, an attempt or an effect on the circuit, and Publish waits while the line is full.
+//
+// n and burst are at least 1; per is at least a nanosecond for each call. By default there is no limit.
+func RateLimit(n int, per time.Duration, burst int) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		value := fmt.Sprintf("%d per %v, burst %d", n, per, burst)
+		switch {
+		case n < 1:
+			c.err = &OptionError{Option: "RateLimit", Value: value, Reason: "must allow at least 1 call; Pause stops deliveries"}
+		case per < time.Duration(n):
+			c.err = &OptionError{Option: "RateLimit", Value: value, Reason: "must have a time of at least 1ns for each call, like time.Second"}
+		case burst < 1:
+			c.err = &OptionError{Option: "RateLimit", Value: value, Reason: "must have a burst of at least 1, which is even spacing"}
+		}
+		c.rate = &RateSettings{n, per, burst}
+	})
+}
+
+// DefaultMaxThrottle is the default of MaxThrottle.
+const DefaultMaxThrottle = 15 * time.Minute
+
+// MaxThrottle limits the delays of Throttle at the subscription: longer ones are cut. It is 15 minutes by default, and from
+// 1 ms to 24 h.
+func MaxThrottle(d time.Duration) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		if d < time.Millisecond || d > 24*time.Hour {
+			c.err = &OptionError{Option: "MaxThrottle", Value: d.String(), Reason: "must be from 1ms to 24h"}
+		}
+		c.throttle = d
+	})
 }

@@ -420,6 +420,20 @@ func (r *reporter) circuitChanged(s *Subscription, change circuit.Change) {
 	r.observeCircuit(s, change)
 }
 
+// throttled logs that a handler has asked everyone to wait.
+func (r *reporter) throttled(d *dispatch, s *Subscription, delay time.Duration, why string) {
+	r.log.Warn("subscription throttled: its service wants everyone to wait",
+		zap.String("subscription_id", s.id), zap.Duration("delay", delay), zap.String("error", why), zap.Stringer("event_id", d.id))
+}
+
+// snoozed logs the 10th, 100th and 1,000th time that a delivery is snoozed.
+func (r *reporter) snoozed(d *dispatch, s *Subscription, times int32) {
+	if times == 10 || times == 100 || times == 1000 {
+		r.log.Warn("delivery snoozed again and again", zap.Stringer("event_id", d.id), zap.String("event_type", d.to.eventType),
+			zap.String("subscription_id", s.id), zap.Int32("snoozes", times))
+	}
+}
+
 // logSlow logs a subscription's first slow call.
 func (r *reporter) logSlow(slow *SlowHandler) {
 	if entry := r.log.Check(zap.WarnLevel, "slow handler"); entry != nil {

@@ -21,22 +21,24 @@ type Middleware func(Handler) Handler
 
 // Subscription is a pattern, a handler and its options. Its methods are safe for concurrent use.
 type Subscription struct {
-	bus      *Bus
-	number   uint64 // in the order of Subscribe
-	id       string
-	named    bool   // Named sets id
-	pattern  string // Unsubscribe parses it again
-	handler  Handler
-	timeout  time.Duration
-	retry    atomic.Pointer[retrySettings]
-	door     door
-	gate     *keyGate // with isolation
-	formerly []string
-	counters subscriptionCounters
-	madeAt   [1]uintptr  // the caller of Subscribe
-	slow     atomic.Bool // the log has an entry about a slow call
-	place    *route.Place[*Subscription]
-	gone     atomic.Bool
+	bus       *Bus
+	number    uint64 // in the order of Subscribe
+	id        string
+	named     bool   // Named sets id
+	pattern   string // Unsubscribe parses it again
+	handler   Handler
+	timeout   time.Duration
+	throttle  time.Duration // MaxThrottle
+	rateLimit *RateSettings // nil for none; fixed
+	retry     atomic.Pointer[retrySettings]
+	door      door
+	gate      *keyGate // with isolation
+	formerly  []string
+	counters  subscriptionCounters
+	madeAt    [1]uintptr  // the caller of Subscribe
+	slow      atomic.Bool // the log has an entry about a slow call
+	place     *route.Place[*Subscription]
+	gone      atomic.Bool
 
 	succeeds bool         // another one had one of its names, until Unsubscribe
 	since    atomic.Int64 // Record.Position of its first event, if it succeeds; 0 before
@@ -94,18 +96,21 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		}
 	}
 	s := &Subscription{
-		bus:      b,
-		pattern:  parsed.String(),
-		handler:  handler,
-		timeout:  c.timeout,
-		id:       c.name,
-		named:    c.named,
-		formerly: c.formerly,
+		bus:       b,
+		pattern:   parsed.String(),
+		handler:   handler,
+		timeout:   c.timeout,
+		throttle:  c.throttle,
+		rateLimit: c.rate,
+		id:        c.name,
+		named:     c.named,
+		formerly:  c.formerly,
 	}
 	s.door.limit, s.door.share = c.limits(b.config)
 	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = cmp.Or(c.line, DefaultLineCapacity), c.whenOpen, c.whenFull, &b.ledger
 	s.door.hanging.Init(&s.door.circuit.Gate, c.maxAbandoned())
 	s.door.circuit.Init(c.circuit, b.time)
+	s.door.limitRate(c.rate)
 	s.retry.Store(c.ownRetry())
 	if b.config.isolation {
 		s.gate = keys.New[*dispatch](1)
