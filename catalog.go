@@ -69,6 +69,7 @@ type CatalogSubscription struct {
 	Subscription string   `json:"subscription"`
 	Pattern      string   `json:"pattern"`
 	Formerly     []string `json:"formerly,omitempty"`
+	Isolated     bool     `json:"isolated,omitempty"` // by Isolated or WithIsolation
 	// Concurrency is that of the option: Unlimited, or 0 for the default.
 	Concurrency int           `json:"concurrency,omitempty"`
 	RateLimit   *RateSettings `json:"rate_limit,omitempty"`
@@ -213,7 +214,7 @@ func (op *operators) catalogNow() Catalog {
 	for _, s := range op.registry.list() {
 		own := s.retry.Load()
 		in := CatalogSubscription{
-			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly),
+			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly), Isolated: s.isolated,
 			Concurrency: s.door.concurrency(), RateLimit: s.rateLimit, MaxThrottle: s.throttle, Timeout: s.timeout, LineCapacity: s.door.bound(),
 			WhenOpen: s.door.whenOpen, WhenFull: s.door.whenFull, Circuit: CircuitSettings(*s.door.circuit.Config()),
 			Retry: own.RetryPolicy.clone(), Rules: own.rules.list(), OwnRules: own.rules != nil,
@@ -288,7 +289,7 @@ func (c *Catalog) Explain(eventType string) Plan {
 		if !pattern.Match(eventType) {
 			continue
 		}
-		s := &Subscription{id: in.Subscription, pattern: in.Pattern, timeout: in.Timeout}
+		s := &Subscription{id: in.Subscription, pattern: in.Pattern, timeout: in.Timeout, isolated: in.Isolated || c.Isolated}
 		s.door.whenOpen = in.WhenOpen
 		to.subscriptions = append(to.subscriptions, s)
 		to.retry.own = append(to.retry.own, in.settings())

@@ -91,7 +91,7 @@
 //   - Name: [Named], [Formerly], [CallerSkip]
 //   - Limits: [Timeout], [Concurrency], [RateLimit], [MaxThrottle], [MaxAbandoned], [LineCapacity], [WhenFull]
 //   - Failures: [Retry], [RetryRules], [Circuit], [WhenOpen]
-//   - Handlers: [Use], [InTx]
+//   - Handlers: [Use], [InTx], [Isolated]
 //
 // Options of a publication, for [Bus.Publish], [Bus.PublishAndWait], [Bus.PublishTx] and [Publication]:
 //

@@ -202,7 +202,7 @@ func RefuseWhenFull() Option {
 	return option(func(c *config) { c.refuse = true })
 }
 
-// WithIsolation makes a separate dispatch for each matching subscription of an event. Each has its
+// WithIsolation makes every subscription Isolated: an event has a separate dispatch for each matching one. Each has its
 // own retry policy, attempts and dead letter, and each subscription its own order per key. So
 // subscriptions neither wait for each other nor share failures. Each dispatch takes a place in the
 // queue.
@@ -278,6 +278,7 @@ type subscriptionConfig struct {
 	rate       *RateSettings // nil for none
 	middleware []Middleware
 	once       bool
+	isolated   bool
 	callerSkip int
 	err        error
 }

@@ -122,3 +122,10 @@ func MaxThrottle(d time.Duration) SubscribeOption {
 		c.throttle = d
 	})
 }
+
+// Isolated gives the subscription a separate dispatch of each event, as WithIsolation does for all: its own retry policy,
+// attempts, dead letter and order per key. It neither waits for the event's other subscriptions nor do they wait for it. The
+// others share one dispatch, in their order. Each dispatch takes a place in the queue.
+func Isolated() SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) { c.isolated = true })
+}

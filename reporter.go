@@ -377,6 +377,12 @@ func (l *DeadLetter) fields() []zap.Field {
 		zap.Stringer("letter_id", l.ID),
 		zap.Time("died_at", l.DiedAt),
 	}
+	if len(l.Succeeded) > 0 {
+		fields = append(fields, zap.Strings("succeeded", l.Succeeded))
+	}
+	if len(l.NotReached) > 0 {
+		fields = append(fields, zap.Strings("not_reached", l.NotReached))
+	}
 	fields = append(fields, l.Rule.fields()...)
 	if n := len(l.Failures); n > 0 {
 		fields = append(fields, zap.String("error", l.Failures[n-1].Error))

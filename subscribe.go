@@ -32,7 +32,8 @@ type Subscription struct {
 	rateLimit *RateSettings // nil for none; fixed
 	retry     atomic.Pointer[retrySettings]
 	door      door
-	gate      *keyGate // with isolation
+	gate      *keyGate // if it is isolated
+	isolated  bool
 	formerly  []string
 	counters  subscriptionCounters
 	madeAt    [1]uintptr  // the caller of Subscribe
@@ -112,7 +113,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	s.door.circuit.Init(c.circuit, b.time)
 	s.door.limitRate(c.rate)
 	s.retry.Store(c.ownRetry())
-	if b.config.isolation {
+	if s.isolated = c.isolated || b.config.isolation; s.isolated {
 		s.gate = keys.New[*dispatch](1)
 	}
 	runtime.Callers(3+c.callerSkip, s.madeAt[:]) // skip Callers, subscribe and Subscribe
@@ -185,8 +186,7 @@ type targets struct {
 	recorded      []string // the names of the subscriptions in records; nil without a store
 	counters      *typeCounters
 	merged        atomic.Pointer[mergedPolicy]
-	// each has, with isolation and several targets, the targets of each subscription's own
-	// dispatch.
+	// each has, if one of several targets is isolated, those of each dispatch: of each isolated one, and of the others together.
 	each  []*targets
 	retry retryInForce
 }
@@ -197,6 +197,11 @@ func (t *targets) only(index int, policy *mergedPolicy) *targets {
 	one.recorded = t.recordedAt(index)
 	one.merged.Store(policy)
 	return one
+}
+
+// hasIsolated reports whether one of the targets is isolated.
+func (t *targets) hasIsolated() bool {
+	return slices.ContainsFunc(t.subscriptions, func(s *Subscription) bool { return s.isolated })
 }
 
 // policy returns the merged policy. The first failure computes it, from immutable settings.
