@@ -159,11 +159,15 @@ func WithCircuit(opts ...CircuitOption) Option {
 
 func applyCircuit(in string, c *circuit.Config, opts []CircuitOption) error {
 	c.Disabled = false
+	before := *c
 	for i, o := range opts {
 		if isNil(o) {
 			return nilOption(in, i)
 		}
 		o.applyCircuit(c)
+	}
+	if before.Disabled = true; c.Disabled && *c != before {
+		return &OptionError{Option: in + ".NoCircuit", Reason: "leaves the other options without effect; leave it out, or them"}
 	}
 	return validateCircuit(in, c)
 }
@@ -279,6 +283,7 @@ type subscriptionConfig struct {
 	middleware []Middleware
 	once       bool
 	isolated   bool
+	opens      bool // WhenOpen was given
 	callerSkip int
 	err        error
 }
@@ -312,6 +317,9 @@ func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionCo
 	}
 	if bus.store != nil && !c.named {
 		return nil, &OptionError{Option: "Named", Reason: "is required on a bus with a store: its records name the subscriptions"}
+	}
+	if c.opens && c.circuit.Disabled {
+		return nil, &OptionError{Option: "WhenOpen", Value: c.whenOpen.String(), Reason: "has no effect without a circuit; leave it out, or enable the circuit with Circuit()"}
 	}
 	if store, ok := bus.store.(driver.OnceStore); ok && c.once {
 		if err := c.limitRuns(store.MaxRuns(), bus); err != nil {

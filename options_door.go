@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/surebus/eventbus/internal/names"
 )
 
@@ -42,7 +44,7 @@ func (w WhenOpen) applySubscription(c *subscriptionConfig) {
 	if w < HoldWhenOpen || w > DropWhenOpen {
 		c.err = &OptionError{Option: "WhenOpen", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenOpen constants: HoldWhenOpen, DeadLetterWhenOpen, DropWhenOpen"}
 	}
-	c.whenOpen = w
+	c.whenOpen, c.opens = w, true
 }
 
 // WhenFull selects how a full line treats deliveries (see LineCapacity). It is a SubscribeOption.
@@ -128,4 +130,51 @@ func MaxThrottle(d time.Duration) SubscribeOption {
 // others share one dispatch, in their order. Each dispatch takes a place in the queue.
 func Isolated() SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.isolated = true })
+}
+
+// doubts has what is valid in options, and looks like a mistake: fields of a log entry.
+type doubts []zap.Field
+
+// short notes a duration that may have been meant in another unit: 30 is 30 ns.
+func (d *doubts) short(option string, value time.Duration) {
+	if value > 0 && value < time.Millisecond {
+		*d = append(*d, zap.String(option, fmt.Sprintf("is %v; write the unit, as in %d*time.Second", value, value)))
+	}
+}
+
+// retry notes doubts about the fields that a policy sets, and that hold in the policy p.
+func (d *doubts) retry(r *retryOverride, p *RetryPolicy) {
+	has := func(f retryField) bool { return r.set&f != 0 }
+	if has(fieldBaseDelay) {
+		d.short("BaseDelay", r.BaseDelay)
+	}
+	if has(fieldMaxDelay) {
+		d.short("MaxDelay", r.MaxDelay)
+	}
+	if has(fieldMaxElapsed) {
+		d.short("MaxElapsed", r.MaxElapsed)
+	}
+	for _, delay := range r.RetryPolicy.Delays {
+		d.short("Delays", delay)
+	}
+	if has(fieldBaseDelay|fieldMaxDelay) && p.BaseDelay > p.MaxDelay && len(p.Delays) == 0 {
+		*d = append(*d, zap.String("BaseDelay", fmt.Sprintf("is %v, and MaxDelay cuts it to %v; set MaxDelay too", p.BaseDelay, p.MaxDelay)))
+	}
+}
+
+// doubts returns the doubts about a subscription's options.
+func (c *subscriptionConfig) doubts(bus *config) (d doubts) {
+	if c.timeout != bus.timeout {
+		d.short("Timeout", c.timeout)
+	}
+	policy := c.retry.over(bus.retry)
+	d.retry(&c.retry.retryOverride, &policy)
+	return d
+}
+
+// doubts returns the doubts about the options of a bus.
+func (c *config) doubts() (d doubts) {
+	d.short("WithTimeout", c.timeout)
+	d.retry(&retryOverride{c.retry, allRetryFields}, &c.retry)
+	return d
 }

@@ -391,14 +391,6 @@ func (in *retryInForce) of(i int) *retrySettings {
 	return in.own[i]
 }
 
-// only returns the settings for a dispatch that has one of the targets.
-func (in *retryInForce) only(i int) retryInForce {
-	if in.own == nil {
-		return *in
-	}
-	return retryInForce{bus: in.bus, own: in.own[i : i+1 : i+1]}
-}
-
 // SetRetry replaces the subscription's overrides of the retry policy. Without options it removes
 // them. SetRetry may be called at any time. It applies to events published, and letters replayed,
 // after it has returned. Earlier dispatches keep their policy.

@@ -426,6 +426,17 @@ func (r *reporter) circuitChanged(s *Subscription, change circuit.Change) {
 	r.observeCircuit(s, change)
 }
 
+// doubtful logs options of the bus, or of a subscription, that look like a mistake.
+func (r *reporter) doubtful(subscription string, d doubts) {
+	if len(d) == 0 {
+		return
+	}
+	if subscription != "" {
+		d = append(d, zap.String("subscription_id", subscription))
+	}
+	r.log.Warn("options may be a mistake", d...)
+}
+
 // throttled logs that a handler has asked everyone to wait.
 func (r *reporter) throttled(d *dispatch, s *Subscription, delay time.Duration, why string) {
 	r.log.Warn("subscription throttled: its service wants everyone to wait",

@@ -136,8 +136,10 @@ func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64
 		if len(p.Delays) == 0 {
 			return backoff.Decorrelated(p.BaseDelay, p.MaxDelay, previous, random)
 		}
+		return backoff.Proportional(d, random)
+	default:
+		return backoff.Proportional(d, random)
 	}
-	return backoff.Proportional(d, random)
 }
 
 // RetryOption sets one field of a retry policy. A RetryPolicy is an option that sets all.

@@ -123,6 +123,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if err != nil {
 		return nil, err
 	}
+	b.report.doubtful(s.id, c.doubts(b.config))
 	return s, nil
 }
 

@@ -72,7 +72,10 @@ func TestC1_WhatTripsAndWhatDoesNot(t *testing.T) {
 	} {
 		for _, ofTheBus := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				opts, own := []eventbus.Option{oneAttempt}, []eventbus.SubscribeOption{eventbus.Circuit(c.opts...), eventbus.DeadLetterWhenOpen}
+				opts, own := []eventbus.Option{oneAttempt}, []eventbus.SubscribeOption{eventbus.Circuit(c.opts...)}
+				if c.name != "disabled" {
+					own = append(own, eventbus.DeadLetterWhenOpen)
+				}
 				if ofTheBus {
 					opts, own = append(opts, eventbus.WithCircuit(c.opts...)), nil
 				}

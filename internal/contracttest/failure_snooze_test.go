@@ -206,7 +206,7 @@ func TestF6_ItWakesBehindAShutDoor(t *testing.T) {
 		require.Empty(t, held, "it is not held yet")
 		time.Sleep(31 * time.Second)
 		require.Equal(t, [2]int{0, 1}, [2]int{metricsOf(t, bus, s.ID()).Snoozed, metricsOf(t, bus, s.ID()).Held})
-		<-held
+		require.ErrorIs(t, <-held, eventbus.ErrHeld)
 		time.Sleep(time.Minute)
 		require.NoError(t, s.Resume())
 		synctest.Wait()
