@@ -449,32 +449,6 @@ func Concurrency(n int) SubscribeOption {
 	})
 }
 
-// MaxAbandoned limits the calls of the subscription that were abandoned, at their timeouts, and still run.
-// While n do, the subscription is hung: its deliveries are held, without an attempt, until one returns or
-// Resume. Handlers that return when their contexts end are never hung.
-//
-// n is at least 1, or Unlimited; by default 100, or Concurrency if that is less. Running and abandoned
-// calls together are never more than the sum of Concurrency and n.
-func MaxAbandoned(n int) SubscribeOption {
-	return subscribeOption(func(c *subscriptionConfig) {
-		if n < 1 && n != Unlimited {
-			c.err = &OptionError{Option: "MaxAbandoned", Value: fmt.Sprint(n), Reason: "must be at least 1, or Unlimited"}
-		}
-		c.abandoned = n
-	})
-}
-
-// maxAbandoned returns the limit of abandoned calls.
-func (c *subscriptionConfig) maxAbandoned() int32 {
-	switch {
-	case c.abandoned == Unlimited:
-		return math.MaxInt32
-	case c.abandoned == 0 && c.limit > 0:
-		return int32(min(c.limit, DefaultMaxAbandoned))
-	}
-	return int32(min(cmp.Or(c.abandoned, DefaultMaxAbandoned), math.MaxInt32))
-}
-
 // Formerly lists earlier names of the subscription, or names of removed subscriptions. Replays and
 // stored deliveries to such a name go to this subscription. The rules for names are those of Named.
 // Subscribe returns ErrDuplicateName if another subscription of the bus has the name or lists it in

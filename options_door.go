@@ -1,7 +1,9 @@
 package eventbus
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"time"
 
 	"go.uber.org/zap"
@@ -82,6 +84,32 @@ func (w WhenFull) applySubscription(c *subscriptionConfig) {
 		c.err = &OptionError{Option: "WhenFull", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenFull constants: WaitWhenFull, DropOldestWhenFull, DropNewestWhenFull, DeadLetterWhenFull"}
 	}
 	c.whenFull = w
+}
+
+// MaxAbandoned limits the calls of the subscription that were abandoned, at their timeouts, and still run.
+// While n do, the subscription is hung: its deliveries are held, without an attempt, until one returns or
+// Resume. Handlers that return when their contexts end are never hung.
+//
+// n is at least 1, or Unlimited; by default 100, or Concurrency if that is less. Running and abandoned
+// calls together are never more than the sum of Concurrency and n.
+func MaxAbandoned(n int) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		if n < 1 && n != Unlimited {
+			c.err = &OptionError{Option: "MaxAbandoned", Value: fmt.Sprint(n), Reason: "must be at least 1, or Unlimited"}
+		}
+		c.abandoned = n
+	})
+}
+
+// maxAbandoned returns the limit of abandoned calls.
+func (c *subscriptionConfig) maxAbandoned() int32 {
+	switch {
+	case c.abandoned == Unlimited:
+		return math.MaxInt32
+	case c.abandoned == 0 && c.limit > 0:
+		return int32(min(c.limit, DefaultMaxAbandoned))
+	}
+	return int32(min(cmp.Or(c.abandoned, DefaultMaxAbandoned), math.MaxInt32))
 }
 
 // RateSettings are the settings of RateLimit: at most Calls in Per, and Burst at once.

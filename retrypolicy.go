@@ -124,8 +124,11 @@ func (j *Jitter) UnmarshalText(text []byte) error {
 // spread applies the jitter to the delay before an attempt. previous is its result for the previous
 // attempt, or 0. random is in [0, 1).
 func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64) time.Duration {
-	d := p.Delay(attempt)
-	switch p.Jitter {
+	d, jitter := p.Delay(attempt), p.Jitter
+	if jitter == DecorrelatedJitter && len(p.Delays) > 0 {
+		jitter = ProportionalJitter
+	}
+	switch jitter {
 	case NoJitter:
 		return d
 	case FullJitter:
@@ -133,10 +136,7 @@ func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64
 	case EqualJitter:
 		return backoff.Equal(d, random)
 	case DecorrelatedJitter:
-		if len(p.Delays) == 0 {
-			return backoff.Decorrelated(p.BaseDelay, p.MaxDelay, previous, random)
-		}
-		return backoff.Proportional(d, random)
+		return backoff.Decorrelated(p.BaseDelay, p.MaxDelay, previous, random)
 	default:
 		return backoff.Proportional(d, random)
 	}
