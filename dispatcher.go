@@ -348,6 +348,9 @@ func (m *machine) park(d *dispatch, s *Subscription, why *barrier, until int64) 
 			return all
 		}
 		parked.ensureStory().notBefore = until
+		if row := parked.row(); row != nil {
+			row.asleep = true
+		}
 		parked.ensureDetours().snoozes++
 		m.report.snoozed(parked, s, parked.story.detours.snoozes)
 	}

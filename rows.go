@@ -142,7 +142,7 @@ func (j *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passe
 	}
 	if s := d.story; s != nil {
 		p.Omitted, p.OmittedHere, p.FirstFailures = int(s.omitted), int(s.omittedHere), int(s.first)
-		p.PreviousDelay, p.ParkedFor, p.Part, p.Asleep = s.previous, s.parked, s.part, s.notBefore != 0
+		p.PreviousDelay, p.ParkedFor, p.Part, p.Asleep = s.previous, s.parked, s.part, s.notBefore != 0 && d.row().asleep
 		for i := range s.failures {
 			f := d.failureOf(&s.failures[i], j.time)
 			f.Subscription = d.to.recordedName(s.failures[i].subscription)
