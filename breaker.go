@@ -80,6 +80,13 @@ func OpenFor(d time.Duration) CircuitOption {
 	return circuitOption(func(c *circuit.Config) { c.OpenFor = d })
 }
 
+// CountRejections makes rejections count as failures. Without it, an error that is Permanent, or that the retry policy
+// excludes, has no outcome for the circuit: it says something about the event, and not about the service. Use it if
+// such an error means that the service refuses everything, like a credential that has expired.
+func CountRejections() CircuitOption {
+	return circuitOption(func(c *circuit.Config) { c.CountRejections = true })
+}
+
 // NoCircuit disables the circuit.
 func NoCircuit() CircuitOption {
 	return circuitOption(func(c *circuit.Config) { c.Disabled = true })

@@ -65,6 +65,7 @@ func New(opts ...Option) (*Bus, error) {
 	}
 	b.instance = EventID(b.ids.Next(b.time.Now().Millis)).String()
 	b.report = &reporter{time: b.time, log: b.log, cut: b.halts.IsCut()}
+	b.report.doubtful("", c.doubts())
 	for _, o := range c.observers {
 		b.report.add(o)
 	}
@@ -75,6 +76,9 @@ func New(opts ...Option) (*Bus, error) {
 		b.kept = newLetterQueue(c.deadLetters, b.ids, b.time, b.report.letterEvicted)
 		b.letters, b.audits = b.kept, newRecentAudits()
 		b.journal = &memoryJournal{Bus: b}
+		if c.unsettled > 0 {
+			b.report.doubtful("", doubts{zap.String("WithMaxUnsettled", "has no effect without WithStore; WithQueueCapacity bounds the queue in memory")})
+		}
 		return b, nil
 	}
 	b.gaveUp = make(chan struct{})

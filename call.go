@@ -15,9 +15,12 @@ import (
 // Delivery describes the delivery that a handler's context belongs to.
 type Delivery struct {
 	Event        Event  `json:"event"`
-	Subscription string `json:"subscription"`      // its name, or its pattern and number
-	Attempt      int    `json:"attempt"`           // 1 for the first
-	Replays      int    `json:"replays,omitempty"` // number of replays of the event from dead letters
+	Subscription string `json:"subscription"` // its name, or its pattern and number
+	Attempt      int    `json:"attempt"`      // 1 for the first
+	// LastAttempt is the number of the last attempt by the retry policy; 0 for no limit. If a rule decides on a
+	// failure, or MaxElapsed is over, another attempt is the last one.
+	LastAttempt int `json:"last_attempt,omitempty"`
+	Replays     int `json:"replays,omitempty"` // number of replays of the event from dead letters
 	// Edits is how many of the replays replaced the payload.
 	Edits int `json:"edits,omitempty"`
 	// Formerly has the subscription's earlier names: an earlier process may have begun the delivery under one of them. The
@@ -71,6 +74,7 @@ func (c *call) delivery() Delivery {
 		Event:        c.dispatch.event(c.bus().time),
 		Subscription: c.subscription().id,
 		Attempt:      int(c.word.Number()),
+		LastAttempt:  c.dispatch.to.policy().maxAttempts(),
 		Replays:      int(c.dispatch.replay().count),
 		Edits:        int(c.dispatch.replay().edits),
 		Formerly:     c.subscription().formerly,

@@ -69,8 +69,11 @@ type CatalogSubscription struct {
 	Subscription string   `json:"subscription"`
 	Pattern      string   `json:"pattern"`
 	Formerly     []string `json:"formerly,omitempty"`
+	Isolated     bool     `json:"isolated,omitempty"` // by Isolated or WithIsolation
 	// Concurrency is that of the option: Unlimited, or 0 for the default.
 	Concurrency int           `json:"concurrency,omitempty"`
+	RateLimit   *RateSettings `json:"rate_limit,omitempty"`
+	MaxThrottle time.Duration `json:"max_throttle,omitempty"` // 0 if an earlier version has recorded it
 	Timeout     time.Duration `json:"timeout"`
 	// LineCapacity is 0 if the line has no bound but the store.
 	LineCapacity int             `json:"line_capacity,omitempty"`
@@ -94,6 +97,8 @@ type CircuitSettings struct {
 	Window       time.Duration `json:"window"`
 	OpenFor      time.Duration `json:"open_for"`
 	Disabled     bool          `json:"disabled"` // NoCircuit
+	// CountRejections is set if rejections count as failures.
+	CountRejections bool `json:"count_rejections,omitempty"`
 }
 
 // Catalog returns the subscriptions of the bus now, and its defaults. On a bus WithoutHandlers, it
@@ -209,8 +214,8 @@ func (op *operators) catalogNow() Catalog {
 	for _, s := range op.registry.list() {
 		own := s.retry.Load()
 		in := CatalogSubscription{
-			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly),
-			Concurrency: s.door.concurrency(), Timeout: s.timeout, LineCapacity: s.door.bound(),
+			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly), Isolated: s.isolated,
+			Concurrency: s.door.concurrency(), RateLimit: s.rateLimit, MaxThrottle: s.throttle, Timeout: s.timeout, LineCapacity: s.door.bound(),
 			WhenOpen: s.door.whenOpen, WhenFull: s.door.whenFull, Circuit: CircuitSettings(*s.door.circuit.Config()),
 			Retry: own.RetryPolicy.clone(), Rules: own.rules.list(), OwnRules: own.rules != nil,
 		}
@@ -284,7 +289,7 @@ func (c *Catalog) Explain(eventType string) Plan {
 		if !pattern.Match(eventType) {
 			continue
 		}
-		s := &Subscription{id: in.Subscription, pattern: in.Pattern, timeout: in.Timeout}
+		s := &Subscription{id: in.Subscription, pattern: in.Pattern, timeout: in.Timeout, isolated: in.Isolated || c.Isolated}
 		s.door.whenOpen = in.WhenOpen
 		to.subscriptions = append(to.subscriptions, s)
 		to.retry.own = append(to.retry.own, in.settings())

@@ -58,8 +58,8 @@ func (w *waiter) holds(s *Subscription) bool {
 
 // divide divides the claimed records that cannot become one dispatch each, and returns those to
 // enter. A delivery whose subscription does not exist gets a record of its own, which stays in the
-// store, parked at the door of that name. With isolation, every other delivery gets one too: an
-// earlier process may have been without.
+// store, parked at the door of that name. Each delivery to an isolated subscription gets one too: in an
+// earlier process it may not have been isolated.
 //
 // It waits for the store: the next claim must find the parked deliveries, and no dispatch may run
 // before it has a record.
@@ -112,12 +112,12 @@ func (f *feeder) divideRecord(w *batch, r *record) (entering []*record) {
 			f.fallBehind()
 		}
 		return []*record{r}
-	case len(missing) == 0 && (len(r.Targets) == 1 || !b.config.isolation):
+	case len(missing) == 0 && (len(r.Targets) == 1 || !to.hasIsolated()):
 		return []*record{r}
 	}
 	d := b.durable.decodeRow(r, to)
 	missing = slices.DeleteFunc(missing, func(i int) bool { return i < int(d.next) })
-	isolates := b.config.isolation && len(r.Targets) > 1 && !d.isVisited()
+	isolates := to.hasIsolated() && len(r.Targets) > 1 && !d.isVisited()
 	switch {
 	case len(missing) == 0 && !isolates:
 		return []*record{r}
@@ -145,7 +145,7 @@ func (j *durable) parts(w *batch, r *record, d *dispatch, missing []int) (parts 
 	together.Ref, together.Targets = 0, slices.Clone(r.Targets[:next])
 	for i := next; i < len(r.Targets); i++ {
 		isMissing := slices.Contains(missing, i)
-		if !isMissing && !j.config.isolation {
+		if !isMissing && !d.to.subscriptions[i].isolated {
 			together.Targets = append(together.Targets, r.Targets[i])
 			continue
 		}

@@ -110,7 +110,7 @@ func (s *Subscription) reportPause(fields ...zap.Field) {
 	s.bus.machine.tend(s) // the time to wake the door has changed
 }
 
-// Resume ends Pause and HoldUntil. Held deliveries resume, oldest first, as the circuit admits
+// Resume ends Pause, HoldUntil and Throttle. Held deliveries resume, oldest first, as the circuit admits
 // them. A subscription that is hung (MaxAbandoned) goes on as if the calls that hang now had returned.
 // On a subscription that is neither paused nor hung, Resume
 // only forgets the calls that hang. It blocks until the store has the directive.
@@ -120,12 +120,13 @@ func (s *Subscription) Resume(opts ...DirectiveOption) error {
 	return s.order(AuditResume, time.Time{}, opts)
 }
 
-// resumes ends a pause, and forgets the calls that hang.
+// resumes ends a pause and what a handler has asked for by Throttle, and forgets the calls that hang.
 func (s *Subscription) resumes(o *Directive) (report func()) {
 	resumed, _ := s.paused()
 	if resumed {
 		s.door.resume()
 	}
+	resumed = s.door.endSlowdown() || resumed
 	resumed = s.door.hanging.Forgive() || resumed
 	fields := append(o.fields(), zap.String("subscription_id", s.id))
 	return func() {

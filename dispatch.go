@@ -200,6 +200,7 @@ type row struct {
 	fence    int64       // the epoch of the lease under which it is in memory
 	parent   *dispatch   // from which it was split off, until that is recorded
 	copies   []*dispatch // once they are recorded
+	asleep   bool        // what it waits for, if story.notBefore is set, is the end of a snooze
 	unloads  bool        // it leaves memory, as the dispatch before it in its key's order did
 	crashes  int         // see Record; 0 once an attempt has not crashed the process
 	marked   bool        // it runs in a group of suspects
@@ -250,7 +251,7 @@ type story struct {
 	first       uint8         // failures before the omitted ones
 	unawaited   bool          // its waiter no longer waits for it
 	part        bool          // it was split off: its outcome is not the event's
-	notBefore   int64         // when its next attempt is due, if it was read from a store while it waited
+	notBefore   int64         // when its next attempt is due, while a store or a line takes it over that keeps it until then
 	detours     *detours
 }
 
@@ -260,6 +261,7 @@ type detours struct {
 	spent    []spent          // records of rules' budgets
 	skipped  []int32          // targets that were split off
 	seat     line.Seat        // at the last target's door
+	snoozes  int32            // times that it was snoozed there
 	observed *observedAttempt // whose begin was reported and whose end was not
 }
 
@@ -338,13 +340,21 @@ func (d *dispatch) passed() {
 	}
 }
 
-// takeNotBefore returns when the next attempt is due of a dispatch that was read from a store, and
-// clears it.
+// takeNotBefore returns when the next attempt is due of a dispatch that was read from a store, or that is put to sleep, and
+// clears it. Without such a time it is 0.
 func (d *dispatch) takeNotBefore() (due int64) {
 	if d.story != nil {
 		due, d.story.notBefore = d.story.notBefore, 0
 	}
 	return due
+}
+
+// sleepsUntil returns until when the dispatch is put to sleep, or 0.
+func (d *dispatch) sleepsUntil() int64 {
+	if d.story == nil {
+		return 0
+	}
+	return d.story.notBefore
 }
 
 // recovered reports whether the dispatch has failures and every failed target has handled the event

@@ -43,7 +43,7 @@ func (m *machine) run(w *worker, d *dispatch) {
 	var event Event
 	m.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
-		s := d.to.subscriptions[d.next]
+		s, until := d.to.subscriptions[d.next], int64(0)
 		if m.stops(d) || m.wasUnloaded(&s.door, d) {
 			m.withdraw(d)
 			return
@@ -57,7 +57,7 @@ func (m *machine) run(w *worker, d *dispatch) {
 				return
 			}
 			c.cancel()
-			if !r.withdrawn {
+			if !r.withdrawn && !r.verdict.postpones() {
 				if !m.conclude(d, s, &w.call, r) {
 					return
 				}
@@ -66,14 +66,13 @@ func (m *machine) run(w *worker, d *dispatch) {
 				}
 				continue
 			}
-			m.exit(d, s, pass, noOutcome)
-			shut = r.shut
+			shut, until = m.postpone(d, s, pass, &r)
 		}
 		if m.stops(d) {
 			m.withdraw(d)
 			return
 		}
-		if m.park(d, s, shut) { // d itself is parked or settled
+		if m.park(d, s, shut, until) { // d itself is parked or settled
 			return
 		}
 	}
@@ -173,7 +172,7 @@ func (m *machine) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 	}, m.randomly(policy, s))
 	m.report.handlerFailed(d, policy, next.delay)
 	outcome := failed
-	if r.verdict.rejected {
+	if r.verdict.rejected && !s.door.circuit.Config().CountRejections {
 		outcome = noOutcome
 	}
 	m.exit(d, s, ran.pass, outcome)
@@ -311,10 +310,10 @@ func (m *machine) delayUntil(d *dispatch, due int64) {
 	m.leaveUnawaited() // Shutdown may have looked before Add
 }
 
-// park handles a delivery that the door does not admit: it parks it in the line, or drops or
-// dead-letters it. If the dispatch has other deliveries, park splits this one off and returns
+// park handles a delivery that the door does not admit, or that is postponed: it parks it in the line, or drops or
+// dead-letters it. until is not 0 if it sleeps. If the dispatch has other deliveries, park splits this one off and returns
 // false. A parked delivery spends no attempt.
-func (m *machine) park(d *dispatch, s *Subscription, why *barrier) (all bool) {
+func (m *machine) park(d *dispatch, s *Subscription, why *barrier, until int64) (all bool) {
 	parked, waiter := d, d.waiter()
 	switch {
 	case d.seat().Number != 0:
@@ -342,6 +341,18 @@ func (m *machine) park(d *dispatch, s *Subscription, why *barrier) (all bool) {
 			m.bury(parked, reason)
 			return all
 		}
+	}
+	if until != 0 {
+		if m.expires(parked, until) {
+			m.bury(parked, ReasonExpired)
+			return all
+		}
+		parked.ensureStory().notBefore = until
+		if row := parked.row(); row != nil {
+			row.asleep = true
+		}
+		parked.ensureDetours().snoozes++
+		m.report.snoozed(parked, s, parked.story.detours.snoozes)
 	}
 	victim, spills, reason := s.door.sit(m.Bus, parked, why)
 	if victim != nil {

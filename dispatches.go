@@ -43,9 +43,11 @@ const (
 	ParkCircuit ParkReason = "circuit_open"
 	// ParkHung: MaxAbandoned calls of the subscription were abandoned and still run.
 	ParkHung ParkReason = "hung"
-	// ParkThrottled: a concurrency limit is reached, or an earlier delivery of the key is at the door. Of the
-	// deliveries that were held, at most 64 come at once: the others are throttled.
+	// ParkThrottled: a limit of concurrency or rate is reached, a handler has asked everyone to wait (Throttle), or an
+	// earlier delivery of the key is at the door. Of the deliveries that were held, at most 64 come at once: the others are throttled.
 	ParkThrottled ParkReason = "throttled"
+	// ParkSnoozed: its handler has postponed it (Snooze), or the earlier delivery of its key.
+	ParkSnoozed ParkReason = "snoozed"
 	// ParkMissing: the subscription does not exist. Only a store has such dispatches.
 	ParkMissing ParkReason = "missing"
 )
@@ -67,9 +69,10 @@ type DispatchInfo struct {
 	// before its first attempt has 0.
 	Attempts int `json:"attempts"`
 	Replays  int `json:"replays,omitempty"` // number of replays of the event from dead letters
+	Snoozes  int `json:"snoozes,omitempty"` // how often its handler has postponed it
 	// LastError is the text of the last failure. It is empty while a handler runs.
 	LastError string `json:"last_error,omitempty"`
-	// Due is when a waiting or scheduled dispatch is due, in UTC.
+	// Due is when a waiting, snoozed or scheduled dispatch is due, in UTC.
 	Due time.Time `json:"due,omitzero"`
 	// Parked is why the dispatch is parked. It is empty if this bus was not started, so that it does
 	// not know, and for other states.
@@ -260,6 +263,9 @@ func (v *views) describe(d *dispatch, state DispatchState, due int64, why ParkRe
 	if f := d.lastFailure(); f != nil {
 		i.LastError = f.text
 	}
+	if d.story != nil && d.story.detours != nil {
+		i.Snoozes = int(d.story.detours.snoozes)
+	}
 	switch {
 	case state == DispatchScheduled:
 		i.Due = d.from().due.time(v.time)
@@ -322,7 +328,10 @@ func (v *views) describeRecord(r *record) DispatchInfo {
 		for slices.Contains(p.Skipped, next) {
 			next++
 		}
-		i.Attempts, i.Targets = p.Attempts, r.Targets[min(next, len(r.Targets)):]
+		i.Attempts, i.Targets, i.Snoozes = p.Attempts, r.Targets[min(next, len(r.Targets)):], p.Snoozes
+		if p.Asleep {
+			i.State, i.Parked = DispatchParked, ParkSnoozed
+		}
 		if n := len(p.Failures); n > 0 {
 			i.LastError = p.Failures[n-1].Error
 		}

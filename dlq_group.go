@@ -98,6 +98,8 @@ func classOf(err error) string {
 		switch e := err.(type) { //nolint:errorlint // the type of this error, not of the errors that it wraps
 		case *permanentError:
 			return e.err
+		case *throttleError:
+			return e.err
 		case *retryAfterError:
 			return e.err
 		}

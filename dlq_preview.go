@@ -44,6 +44,7 @@ type ReplayTarget struct {
 	ShutBy      ParkReason   `json:"shut_by,omitempty"` // why they would be held
 	Held        int          `json:"held"`              // deliveries that wait already
 	Throttled   int          `json:"throttled"`
+	Snoozed     int          `json:"snoozed"`
 	Directive   *Directive   `json:"directive,omitempty"` // the last one of an operator
 }
 
@@ -152,6 +153,6 @@ func replayTarget(name string, s *Subscription) *ReplayTarget {
 	}
 	m := s.metrics()
 	t.Exists, t.Circuit, t.WhenOpen, t.Paused, t.PausedUntil = true, m.Circuit, m.Options.WhenOpen, m.Paused, m.PausedUntil
-	t.ShutBy, t.Held, t.Throttled, t.Directive = m.ShutBy, m.Held, m.Throttled, m.Directive
+	t.ShutBy, t.Held, t.Throttled, t.Snoozed, t.Directive = m.ShutBy, m.Held, m.Throttled, m.Snoozed, m.Directive
 	return t
 }

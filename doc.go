@@ -89,9 +89,9 @@
 // Options of a subscription, for [Bus.Subscribe]:
 //
 //   - Name: [Named], [Formerly], [CallerSkip]
-//   - Limits: [Timeout], [Concurrency], [MaxAbandoned], [LineCapacity], [WhenFull]
+//   - Limits: [Timeout], [Concurrency], [RateLimit], [MaxThrottle], [MaxAbandoned], [LineCapacity], [WhenFull]
 //   - Failures: [Retry], [RetryRules], [Circuit], [WhenOpen]
-//   - Handlers: [Use], [InTx]
+//   - Handlers: [Use], [InTx], [Isolated]
 //
 // Options of a publication, for [Bus.Publish], [Bus.PublishAndWait], [Bus.PublishTx] and [Publication]:
 //
@@ -102,9 +102,9 @@
 // Options of retries and circuits, for [WithRetry], [Retry], [Bus.SetRetry], [WithCircuit] and [Circuit]:
 //
 //   - Limits of retries: [MaxRetries], [MaxElapsed], [RetryIf], [IncludeErrors], [ExcludeErrors]
-//   - Delays of retries: [BaseDelay], [BackoffMultiplier], [MaxDelay], [Jitter]
+//   - Delays of retries: [BaseDelay], [BackoffMultiplier], [MaxDelay], [Delays], [Jitter]
 //   - A whole policy: [RetryPolicy]
-//   - Circuits: [FailureRatio], [MinEvents], [Window], [OpenFor], [NoCircuit]
+//   - Circuits: [FailureRatio], [MinEvents], [Window], [OpenFor], [CountRejections], [NoCircuit]
 //
 // Options of operators' calls:
 //
@@ -133,7 +133,7 @@
 // The next attempt starts, after a delay, at the subscription that failed: those that succeeded do
 // not run again. Attempts are counted per event. The policy has the most permissive value of each
 // limit and delay among the subscriptions' overrides, and [Bus.Explain] shows it. A waiting retry
-// holds no goroutine. Handlers control their retries with [Permanent] and [RetryAfter].
+// holds no goroutine. Handlers control their retries with [Permanent], [RetryAfter], [Snooze] and [Throttle].
 // [RetryRules] give kinds of errors their own budgets and delays.
 //
 // Each subscription has a circuit. It opens when more than half of at least four events of the last

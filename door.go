@@ -23,15 +23,17 @@ const releaseMost = 64
 type door struct {
 	circuit  circuit.Circuit
 	hanging  circuit.Hanging
-	running  atomic.Int32 // handler calls, except those abandoned or waiting in PublishAndWait
-	limit    int32        // limit of running; math.MaxInt32 for none
-	share    int32        // limit of running while the bus is full; math.MaxInt32 with Concurrency
-	capacity int          // of the line
+	rate     *circuit.Rate // nil for none; guarded by mu
+	running  atomic.Int32  // handler calls, except those abandoned or waiting in PublishAndWait
+	limit    int32         // limit of running; math.MaxInt32 for none
+	share    int32         // limit of running while the bus is full; math.MaxInt32 with Concurrency
+	capacity int           // of the line
 	whenOpen WhenOpen
 	whenFull WhenFull
 	ledger   *ledger
 
 	mu          sync.Mutex // guards the following, and the seats of its dispatches
+	slowdown    circuit.Slowdown
 	spill       spill
 	line        line.Line[*dispatch]
 	reported    [line.Reasons]int // parked deliveries that the ledger includes
@@ -100,6 +102,9 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why *barrier, change circu
 	if !admits {
 		return pass, outage, change
 	}
+	if o.rate != nil {
+		o.rate.Take(a.now)
+	}
 	o.arrivedLocked(d)
 	if a.seated {
 		o.line.Move(d, line.Inside)
@@ -147,6 +152,9 @@ func (o *door) exit(b *Bus, d *dispatch, pass uint64, what outcome) (change circ
 	case noOutcome:
 		o.circuit.ReturnPermit(pass)
 	}
+	if pass&circuit.Slowed != 0 {
+		o.quicken(b)
+	}
 	return change
 }
 
@@ -175,6 +183,10 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 	case o.closed != "":
 		return nil, false, o.closed
 	case seated:
+	case how == snoozed && o.spill.allowed: // it does not come before others: only the store needs to have it, if it has no key
+		if d.key == "" && o.line.Taken() >= o.capacity && !d.isClaimed() {
+			return nil, true, ""
+		}
 	case o.goesToStoreLocked(d), o.spill.allowed && o.line.Taken() >= o.capacity && !d.isClaimed():
 		o.spillLocked(d, how)
 		return nil, true, ""
@@ -203,12 +215,18 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 // parksLocked returns how a delivery is parked that a barrier has refused: as the one that it comes behind,
 // or held while the door is shut for long. If the door has opened since, it is throttled until tend releases it.
 func (o *door) parksLocked(b *Bus, d *dispatch, why *barrier) parking {
+	if why == asleep {
+		return snoozed
+	}
 	holdsAtOnce := why != nil && why.lasts != nil && o.line.Parked()[throttled] == 0 // otherwise they become held together
 	if holdsAtOnce || o.shutsForLongLocked(b) {
 		return held
 	}
 	if first, behind := o.line.First(d.key); behind && why == behindKey {
-		return parking(first.seat().Reason)
+		if how := parking(first.seat().Reason); how != snoozed {
+			return how
+		}
+		return held // for as long as the handler of the first one has said
 	}
 	return throttled
 }
@@ -224,7 +242,7 @@ func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 		return ReasonShutdown
 	}
 	how := d.seat().Reason
-	o.line.Park(d, how, b.time.Nanos())
+	o.line.Park(d, how, b.time.Nanos(), d.takeNotBefore())
 	o.countLocked(b)
 	if !parkingRules[how].waiterWaits {
 		d.unawait(d.seatedAt())
@@ -271,6 +289,12 @@ func (o *door) tend(b *Bus, s *Subscription) (held, asks bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := b.time.Nanos()
+	for _, d := range o.line.Wake(now) {
+		o.line.Change(d, uint8(throttled))
+	}
+	if at := o.line.Wakes(); at != 0 {
+		o.tendAtLocked(b, s, at)
+	}
 	held = o.shutsForLongLocked(b) && o.holdThrottledLocked(b, s)
 	for {
 		gate := o.circuit.Gate.Load()
@@ -320,9 +344,8 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from int6
 	coming := o.line.Count(line.Coming)
 	switch {
 	case why != nil:
-		if again != math.MaxInt64 && (o.wakeAt == 0 || again < o.wakeAt) {
-			o.wakeAt = again
-			b.machine.doors.Add(again, s)
+		if again != math.MaxInt64 {
+			o.tendAtLocked(b, s, again)
 		}
 		return false
 	case most == 1:
@@ -335,6 +358,14 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from int6
 	// Beyond its share, a delivery must find a spare worker when it runs. Otherwise it would be
 	// throttled again, and the worker that becomes free would release it again, without end.
 	return a.others < int(o.share) || !b.registry.several.Load() || coming == 0 && b.machine.pool.Spare() > 1
+}
+
+// tendAtLocked sets the timer that tends the door.
+func (o *door) tendAtLocked(b *Bus, s *Subscription, at int64) {
+	if o.wakeAt == 0 || at < o.wakeAt {
+		o.wakeAt = at
+		b.machine.doors.Add(at, s)
+	}
 }
 
 // inLineLocked returns a parked delivery as an arrival, for the decision whether to release it.

@@ -75,6 +75,10 @@ func (j *durable) batchOf(c *change) *changeBatch {
 	case toWait:
 		r.keep(driver.Waiting).Due = j.time.At(c.due)
 	case toPark:
+		if c.due != 0 {
+			r.keep(driver.Waiting).Due = j.time.At(c.due)
+			break
+		}
 		r.keep(driver.Parked).Door = c.d.to.recorded[len(c.d.to.recorded)-1] // a former name is another process's present one
 	case toStore:
 		r.keep(driver.Ready)

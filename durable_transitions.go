@@ -17,7 +17,7 @@ type change struct {
 	opening
 	outcome Outcome          // with toSettle
 	letter  *keptLetter      // new (toSettle), or replayed (toReplay)
-	due     int64            // with toWait
+	due     int64            // with toWait, and with toPark of a delivery that sleeps
 	delay   time.Duration    // with toWait
 	audit   *AuditEntry      // of an operator's change, or nil
 	answers driver.RequestID // the request of another process that the change carries out, or 0
@@ -97,7 +97,7 @@ func (j *durable) retryLater(d *dispatch, delay time.Duration, due int64) {
 const maxWaiting = 50_000
 
 func (j *durable) park(d *dispatch, spills bool) {
-	j.recordLater(&change{kind: toPark, opening: opening{d: d}, unload: spills})
+	j.recordLater(&change{kind: toPark, opening: opening{d: d}, due: d.sleepsUntil(), unload: spills})
 }
 
 func (j *durable) settle(d *dispatch, outcome Outcome, letter *keptLetter) {
@@ -196,7 +196,7 @@ func (j *durable) apply(c *change, err error) error {
 	case toWait:
 		j.applyWait(c)
 	case toPark:
-		j.applyPark(c.d, c.unload)
+		j.applyPark(c)
 	case toSettle:
 		if c.outcome != Unrouted {
 			j.intake.quota.Release(1) // before a waiter has its answer, and publishes again
@@ -260,14 +260,20 @@ func (j *durable) applyWait(c *change) {
 }
 
 // applyPark parks a delivery in its line, or leaves it to the store.
-func (j *durable) applyPark(d *dispatch, spills bool) {
-	if !spills {
+func (j *durable) applyPark(c *change) {
+	d := c.d
+	if !c.unload {
 		j.machine.applyPark(d)
 		return
 	}
 	s := d.seatedAt()
 	j.machine.attemptHeld(d)
 	j.machine.leaveKey(d)
+	if c.due != 0 {
+		j.unload(d)
+		j.feeder.due.Add(j.time.At(c.due))
+		return
+	}
 	s.door.spilled() // before a restart, which begins to count anew, can find the memory empty
 	j.unload(d)
 	if s.gone.Load() { // it has dead-lettered those that the store had

@@ -385,37 +385,6 @@ func (e *DecodeError) Error() string {
 // Unwrap returns why.
 func (e *DecodeError) Unwrap() error { return e.Err }
 
-type permanentError struct{ err error }
-
-func (e *permanentError) Error() string { return e.err.Error() }
-func (e *permanentError) Unwrap() error { return e.err }
-
-// Permanent marks an error as one that must not be retried: the dispatch is dead-lettered at once,
-// with the reason permanent. Permanent(nil) is nil.
-func Permanent(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &permanentError{err}
-}
-
-type retryAfterError struct {
-	err   error
-	delay time.Duration
-}
-
-func (e *retryAfterError) Error() string { return e.err.Error() }
-func (e *retryAfterError) Unwrap() error { return e.err }
-
-// RetryAfter sets the delay before the next attempt, for this failure only, without jitter or cap.
-// The attempt counts as usual. A negative delay is 0. RetryAfter(nil, d) is nil.
-func RetryAfter(err error, delay time.Duration) error {
-	if err == nil {
-		return nil
-	}
-	return &retryAfterError{err, max(delay, 0)}
-}
-
 // maxErrorText bounds the text of an error in failures and logs, in bytes.
 const maxErrorText = 8 << 10
 

@@ -2,6 +2,8 @@ package eventbus
 
 import (
 	"encoding/json"
+	"fmt"
+	"time"
 
 	"github.com/surebus/eventbus/internal/errchain"
 )
@@ -74,7 +76,7 @@ func (n *errorNames) of(err error) []string {
 	}
 	return n.Of(err, func(err error) bool {
 		switch err.(type) { //nolint:errorlint // this error only
-		case *permanentError, *retryAfterError:
+		case *permanentError, *throttleError, *retryAfterError:
 			return true
 		}
 		return false
@@ -107,4 +109,79 @@ func WithErrorTypeName[E error](name string) Option {
 			return errchain.AskOne(err, func(E) bool { return true })
 		})
 	})
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// Permanent marks an error as one that must not be retried: the dispatch is dead-lettered at once,
+// with the reason permanent. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type retryAfterError struct {
+	err   error
+	delay time.Duration
+}
+
+func (e *retryAfterError) Error() string { return e.err.Error() }
+func (e *retryAfterError) Unwrap() error { return e.err }
+
+// RetryAfter sets the delay before the next attempt, for this failure only, without jitter or cap.
+// The attempt counts as usual. A negative delay is 0. RetryAfter(nil, d) is nil.
+func RetryAfter(err error, delay time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &retryAfterError{err, max(delay, 0)}
+}
+
+type throttleError struct {
+	err   error
+	delay time.Duration
+}
+
+func (e *throttleError) Error() string { return e.err.Error() }
+func (e *throttleError) Unwrap() error { return e.err }
+
+// Throttle says that the service behind a handler wants everyone to wait, like a status 429 or 503 with Retry-After. It is
+// not a failure: the handler's delivery and all later ones of the subscription are throttled until the delay is over, at
+// most MaxThrottle. No attempt is spent, and the circuit counts nothing. Then one delivery goes alone, and each call that
+// ends without another Throttle lets twice as many run. Running calls go on; the latest end of their delays counts. A
+// restart forgets the delay.
+//
+// The delay is at least 1 ms: with a shorter one, Throttle returns err, which is a failure. Throttle(nil, d) is nil. If an error tree
+// has several, the order is Permanent, Throttle, Snooze, RetryAfter.
+func Throttle(err error, delay time.Duration) error {
+	if err == nil || delay < time.Millisecond {
+		return err
+	}
+	return &throttleError{err, delay}
+}
+
+type snoozeError struct{ delay time.Duration }
+
+func (e *snoozeError) Error() string { return "snoozed for " + e.delay.String() }
+
+// maxSnooze bounds the delay of Snooze.
+const maxSnooze = 30 * 24 * time.Hour
+
+// Snooze postpones a delivery, like one of a record that does not exist yet. It is not a failure: the delivery comes again
+// after the delay, no attempt is spent, and the circuit counts nothing. The event's other subscriptions proceed. Later
+// events of its key wait behind it at the subscription. MaxElapsed includes the time: a snooze that would end at or after
+// it is a dead letter with the reason expired, at once. While a delivery is snoozed, it has a place in the line
+// (LineCapacity); Shutdown does not wait for it.
+//
+// The delay is from 1 ms to 30 days: with another one, the result is an error that fails the attempt.
+func Snooze(delay time.Duration) error {
+	if delay < time.Millisecond || delay > maxSnooze {
+		return fmt.Errorf("eventbus: Snooze(%v): must be from 1ms to %v", delay, maxSnooze)
+	}
+	return &snoozeError{delay}
 }

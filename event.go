@@ -394,13 +394,16 @@ func ID(id EventID) PublishOption {
 // After schedules an event: it is dispatched no earlier than d from now. Publish accepts it at
 // once, for the current subscriptions. Cancel removes it until it is due. An event without a
 // matching subscription is unrouted at once. Its place in its key's order, and MaxElapsed, count
-// from when it is due. Shutdown does not wait for it. A d of 0 or less means now. The last After or
-// At option applies.
+// from when it is due. Shutdown does not wait for it. A d of 0 or less means now; one of less than minus a minute is an error. The
+// last After or At option applies.
 //
 // The delay is monotonic: it does not change when the clock is set, and stands still while the machine is
 // suspended. A store keeps an instant instead, as for At, that other processes understand.
 func After(d time.Duration) PublishOption {
 	return func(p publication) publication {
+		if d < -time.Minute {
+			return p.refuse(&EventError{Field: "delay", Value: d.String(), Reason: "is in the past; omit After for an event that is due now"})
+		}
 		p.when = &dueOption{after: d}
 		return p
 	}

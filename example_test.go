@@ -130,6 +130,100 @@ func ExampleTyped() {
 	// true eventbus_test.OrderPlaced string
 }
 
+// A service that answers 429 wants everyone to wait: no attempt is spent.
+func ExampleThrottle() {
+	ctx := context.Background()
+	bus, err := eventbus.New(eventbus.WithRetry(eventbus.MaxRetries(0)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	busy := true
+	_, err = bus.Subscribe("order.placed", eventbus.Typed(func(_ context.Context, order string) error {
+		if busy {
+			busy = false
+			return eventbus.Throttle(errors.New("429 Too Many Requests"), 20*time.Millisecond)
+		}
+		fmt.Println("shipped", order)
+		return nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	result, err := bus.PublishAndWait(ctx, "order.placed", "o-17")
+	fmt.Println(result.Outcome, "at attempt", result.Attempts, err)
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// shipped o-17
+	// handled at attempt 1 <nil>
+}
+
+// A handler can postpone a delivery. The others of its subscription go on.
+func ExampleSnooze() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	accounts := make(map[string]bool)
+	_, err = bus.Subscribe("order.placed", eventbus.Typed(func(_ context.Context, customer string) error {
+		if !accounts[customer] { // it comes a little later
+			accounts[customer] = true
+			return eventbus.Snooze(20 * time.Millisecond)
+		}
+		fmt.Println("welcome,", customer)
+		return nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	result, err := bus.PublishAndWait(ctx, "order.placed", "Ada")
+	fmt.Println(result.Outcome, err)
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// welcome, Ada
+	// handled <nil>
+}
+
+// A handler can know that no further attempt follows, and do then what is left to do.
+func ExampleDelays() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("order.placed", func(ctx context.Context, _ eventbus.Event) error {
+		delivery, _ := eventbus.FromContext(ctx)
+		if delivery.Attempt == delivery.LastAttempt {
+			fmt.Println("attempt", delivery.Attempt, "is the last: the customer gets a letter")
+			return nil
+		}
+		return errors.New("the mail server is busy")
+	}, eventbus.Retry(eventbus.Delays(time.Millisecond, 5*time.Millisecond)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := bus.Publish(ctx, "order.placed", "o-17"); err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: attempt 3 is the last: the customer gets a letter
+}
+
 // A handler that fails is called again, by default after 1 s, 2 s and 4 s.
 func ExampleRetry() {
 	ctx := context.Background()

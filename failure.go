@@ -53,8 +53,13 @@ type verdict struct {
 	worthIt    bool             // the policy retries such errors
 	rejected   bool             // declared not worth retrying: no outcome for the circuit
 	cutShort   bool             // Shutdown has ended a publication or a wait of the call, with a store
+	throttle   *throttleError
+	snooze     *snoozeError
 	retryAfter *retryAfterError
 }
+
+// postpones reports whether the error is no failure: the delivery comes again, without an attempt.
+func (v *verdict) postpones() bool { return v != nil && (v.throttle != nil || v.snooze != nil) }
 
 // judge classifies an error. It runs user code: methods of the error, RetryIf. So it runs inside a
 // call or inside guarded. If user code ends the goroutine, v keeps the values that are set first.
@@ -75,6 +80,15 @@ func (v *verdict) judge(err error, by *judgement) {
 	if errchain.Wraps(err) { // permanentError and retryAfterError wrap an error
 		_, v.permanent = errchain.As[*permanentError](err)
 		v.retryAfter, _ = errchain.As[*retryAfterError](err)
+	}
+	if !own && !v.permanent {
+		v.throttle, _ = errchain.As[*throttleError](err)
+		if v.throttle == nil {
+			v.snooze, _ = errchain.As[*snoozeError](err)
+		}
+		if v.postpones() {
+			return
+		}
 	}
 	v.rejected = v.permanent && !own
 	if v.permanent || by == nil {
@@ -174,12 +188,17 @@ func (p *RetryPolicy) decide(f *failedAttempt, random float64) decision {
 	if f.retryAfter != nil {
 		delay = f.retryAfter.delay
 	}
-	left := f.bound - f.elapsed
-	overflow := left < 0 && f.elapsed < 0 // the clock was set back
-	if f.bound != 0 && !overflow && delay >= left {
+	if runsOut(f.bound, f.elapsed, delay) {
 		return decision{reason: ReasonExpired}
 	}
 	return decision{retry: true, delay: delay, scheduled: scheduled}
+}
+
+// runsOut reports whether the time that MaxElapsed bounds is over after a delay. A bound of 0 is none.
+func runsOut(bound, elapsed, delay time.Duration) bool {
+	left := bound - elapsed
+	overflow := left < 0 && elapsed < 0 // the clock was set back
+	return bound != 0 && !overflow && delay >= left
 }
 
 // rulesAt returns the rules for the failures of a subscription, and their owner: nil for the bus.

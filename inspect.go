@@ -40,6 +40,7 @@ type Target struct {
 	Subscription string        `json:"subscription"`
 	Pattern      string        `json:"pattern"`
 	Timeout      time.Duration `json:"timeout"`
+	Isolated     bool          `json:"isolated,omitempty"` // it has a dispatch of its own
 	// Overrides maps the names of the retry policy's fields that the subscription sets to their values
 	// as text.
 	Overrides map[string]string `json:"overrides,omitempty"`
@@ -82,15 +83,14 @@ func (b *Bus) Explain(eventType string) Plan {
 
 // explain returns the part of a plan that follows from the options of the targets.
 func explain(to *targets, isolated bool) Plan {
-	own := make([]ownRetry, len(to.subscriptions))
+	var own, coupled []ownRetry
 	for i, s := range to.subscriptions {
-		own[i] = ownRetry{of: s, settings: to.retry.of(i)}
+		own = append(own, ownRetry{of: s, settings: to.retry.of(i)})
+		if !s.isolated {
+			coupled = append(coupled, own[i])
+		}
 	}
-	all := mergePolicies(to.retry.bus, own)
-	merged := all
-	if isolated {
-		merged = mergePolicies(to.retry.bus, nil)
-	}
+	all, merged := mergePolicies(to.retry.bus, own), mergePolicies(to.retry.bus, coupled)
 	p := Plan{EventType: to.eventType, Targets: []Target{}, Policy: merged.clone(), Origins: make(map[string]string), Isolated: isolated}
 	for _, s := range to.subscriptions {
 		rules, rulesOf := all.rulesAt(s)
@@ -102,12 +102,13 @@ func explain(to *targets, isolated bool) Plan {
 			Rules:        rules.list(),
 			RulesOrigin:  rules.origin(rulesOf),
 			WhenOpen:     s.door.whenOpen,
+			Isolated:     s.isolated,
 		})
 	}
 	for field, i := range merged.origins() {
 		p.Origins[field] = BusDefault
 		if i >= 0 {
-			p.Origins[field] = to.subscriptions[i].id
+			p.Origins[field] = coupled[i].of.id
 		}
 	}
 	return p
@@ -136,8 +137,11 @@ func (p Plan) String() string {
 		if t.Circuit != CircuitDisabled {
 			fmt.Fprintf(&b, ", %s when open", t.WhenOpen)
 		}
+		if t.Isolated && !p.Isolated {
+			b.WriteString(", isolated")
+		}
 		for _, field := range retryFields {
-			if text, ok := t.Overrides[field.name]; ok && (p.Isolated || field.set&unmergedFields != 0) {
+			if text, ok := t.Overrides[field.name]; ok && (t.Isolated || field.set&unmergedFields != 0) {
 				fmt.Fprintf(&b, ", %s %s", field.name, text)
 			}
 		}
@@ -153,7 +157,8 @@ func (p Plan) String() string {
 		}
 	}
 	for _, field := range retryFields {
-		if field.set == fieldIncludeErrors && p.Policy.IncludeErrors == nil || field.set == fieldExcludeErrors && len(p.Policy.ExcludeErrors) == 0 {
+		if field.set == fieldIncludeErrors && p.Policy.IncludeErrors == nil || field.set == fieldExcludeErrors && len(p.Policy.ExcludeErrors) == 0 ||
+			field.set == fieldDelays && len(p.Policy.Delays) == 0 {
 			continue
 		}
 		origin, merged := p.Origins[field.name]

@@ -84,6 +84,7 @@ func (l *ledger) snapshot(pool pool.Stats) Ledger {
 		Waiting:      l.waiting.Load(),
 		Held:         l.parked[held].Load(),
 		Throttled:    l.parked[throttled].Load(),
+		Snoozed:      l.parked[snoozed].Load(),
 		Recording:    l.recording.Load(),
 		Stored:       l.unloaded(),
 		HandedOver:   l.handedOver.Load(),

@@ -29,6 +29,7 @@ type Metrics struct {
 	Scheduled int `json:"scheduled"`
 	Held      int `json:"held"`
 	Throttled int `json:"throttled"`
+	Snoozed   int `json:"snoozed"` // parked deliveries that their handlers have postponed
 	// RunningDispatches is the number of dispatches on a worker. AbandonedHandlers is the number of
 	// handlers that exceeded their timeouts and still run.
 	RunningDispatches int `json:"running_dispatches"`
@@ -110,7 +111,8 @@ type SubscriptionMetrics struct {
 	Circuit      CircuitState `json:"circuit"`
 	CircuitOpens int64        `json:"circuit_opens"` // times that the circuit opened
 	Held         int          `json:"held"`          // parked deliveries for which no caller waits: see ShutBy
-	Throttled    int          `json:"throttled"`     // parked deliveries that wait for a limit
+	Throttled    int          `json:"throttled"`     // parked deliveries that wait for a limit, or as Throttle says
+	Snoozed      int          `json:"snoozed"`       // parked deliveries that the handler has postponed
 	Running      int          `json:"running"`       // handler calls, except those abandoned or waiting in PublishAndWait
 	// ShutBy is why deliveries that come now may not enter: they are held, or ended as WhenOpen says. Behind an
 	// open or half-open circuit one of them may probe. It is empty if they may enter or wait for a limit.
@@ -119,8 +121,10 @@ type SubscriptionMetrics struct {
 	// for Pause.
 	Paused      bool      `json:"paused"`
 	PausedUntil time.Time `json:"paused_until,omitzero"`
-	Abandoned   int       `json:"abandoned"` // calls that were abandoned after the last Resume, and run
-	Hung        bool      `json:"hung"`      // they hold the deliveries: see MaxAbandoned
+	// ThrottledUntil is when the next call may begin, after a Throttle. It is zero if one may begin now.
+	ThrottledUntil time.Time `json:"throttled_until,omitzero"`
+	Abandoned      int       `json:"abandoned"` // calls that were abandoned after the last Resume, and run
+	Hung           bool      `json:"hung"`      // they hold the deliveries: see MaxAbandoned
 	// Directive is the directive that is in force, or the last one, with who and why. With a store, a
 	// Resume or Reset of another process leaves none. It is nil if there was none.
 	Directive *Directive `json:"directive,omitempty"`
@@ -133,11 +137,16 @@ type SubscriptionMetrics struct {
 	Options SubscriptionOptions `json:"options"`
 }
 
+// Parked returns the number of parked deliveries: Held, Throttled and Snoozed.
+func (m SubscriptionMetrics) Parked() int { return m.Held + m.Throttled + m.Snoozed }
+
 // SubscriptionOptions are the options of a subscription that bound its calls and its line.
 type SubscriptionOptions struct {
 	Timeout      time.Duration `json:"timeout"`
 	Concurrency  int           `json:"concurrency"` // Unlimited without the option
 	LineCapacity int           `json:"line_capacity"`
+	RateLimit    *RateSettings `json:"rate_limit,omitempty"`
+	MaxThrottle  time.Duration `json:"max_throttle"`
 	WhenOpen     WhenOpen      `json:"when_open"`
 	WhenFull     WhenFull      `json:"when_full"`
 }
@@ -179,6 +188,7 @@ type Ledger struct {
 	Waiting   int64 `json:"waiting"`   // waiting for their next attempt
 	Held      int64 `json:"held"`      // parked, because a subscription is shut: see ShutBy
 	Throttled int64 `json:"throttled"` // parked, because a limit is reached
+	Snoozed   int64 `json:"snoozed"`   // parked, because their handlers have postponed them
 	Recording int64 `json:"recording"` // the store is recording a change
 	Stored    int64 `json:"stored"`    // left to the store, and not in memory; 0 once the store has none
 	// HandedOver are those that were left to the store when the bus lost its lease, or handed it over.
@@ -190,7 +200,7 @@ type Ledger struct {
 // Balanced reports whether the numbers add up. At rest they always do. Under load they may be off
 // by the transitions in progress. After Shutdown has returned, no dispatch may remain either.
 func (l Ledger) Balanced() bool {
-	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Recording
+	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Snoozed + l.Recording
 	return l.Accepted+l.Copies+l.Splits+l.Replays+l.Claimed ==
 		l.Handled+l.Unrouted+l.DeadLettered+l.Dropped+l.Cancelled+left+l.Stored+l.HandedOver &&
 		(!l.Closed || left == 0)
@@ -214,7 +224,7 @@ func (b *Bus) Metrics() Metrics {
 		Ledger:            b.ledger.snapshot(stats),
 	}
 	m.WaitingRetries = int(m.Ledger.Waiting)
-	m.Scheduled, m.Held, m.Throttled = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled)
+	m.Scheduled, m.Held, m.Throttled, m.Snoozed = int(m.Ledger.Scheduled), int(m.Ledger.Held), int(m.Ledger.Throttled), int(m.Ledger.Snoozed)
 	b.journal.measure(&m)
 	for name, c := range b.registry.types.All() {
 		m.Types[name] = c.snapshot()
@@ -251,6 +261,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 		CircuitOpens: int64(opens),
 		Held:         line[held],
 		Throttled:    line[throttled],
+		Snoozed:      line[snoozed],
 		Running:      int(s.door.running.Load()),
 		ShutBy:       s.door.shutBy(s.bus),
 		Paused:       paused,
@@ -262,9 +273,14 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 			Timeout:      s.timeout,
 			Concurrency:  Unlimited,
 			LineCapacity: s.door.capacity,
+			RateLimit:    s.rateLimit,
+			MaxThrottle:  s.throttle,
 			WhenOpen:     s.door.whenOpen,
 			WhenFull:     s.door.whenFull,
 		},
+	}
+	if at := s.door.slowUntil(); at > s.bus.time.Nanos() {
+		m.ThrottledUntil = s.bus.time.At(at)
 	}
 	if s.door.limit != math.MaxInt32 {
 		m.Options.Concurrency = int(s.door.limit)

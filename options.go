@@ -159,11 +159,15 @@ func WithCircuit(opts ...CircuitOption) Option {
 
 func applyCircuit(in string, c *circuit.Config, opts []CircuitOption) error {
 	c.Disabled = false
+	before := *c
 	for i, o := range opts {
 		if isNil(o) {
 			return nilOption(in, i)
 		}
 		o.applyCircuit(c)
+	}
+	if before.Disabled = true; c.Disabled && *c != before {
+		return &OptionError{Option: in + ".NoCircuit", Reason: "leaves the other options without effect; leave it out, or them"}
 	}
 	return validateCircuit(in, c)
 }
@@ -202,7 +206,7 @@ func RefuseWhenFull() Option {
 	return option(func(c *config) { c.refuse = true })
 }
 
-// WithIsolation makes a separate dispatch for each matching subscription of an event. Each has its
+// WithIsolation makes every subscription Isolated: an event has a separate dispatch for each matching one. Each has its
 // own retry policy, attempts and dead letter, and each subscription its own order per key. So
 // subscriptions neither wait for each other nor share failures. Each dispatch takes a place in the
 // queue.
@@ -274,8 +278,12 @@ type subscriptionConfig struct {
 	line       int
 	limit      int // 0: the default
 	abandoned  int // 0: the default
+	throttle   time.Duration
+	rate       *RateSettings // nil for none
 	middleware []Middleware
 	once       bool
+	isolated   bool
+	opens      bool // WhenOpen was given
 	callerSkip int
 	err        error
 }
@@ -297,7 +305,7 @@ func (c *subscriptionConfig) ownRetry() *retrySettings {
 }
 
 func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionConfig, error) {
-	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit}
+	c := &subscriptionConfig{timeout: bus.timeout, circuit: bus.circuit, throttle: DefaultMaxThrottle}
 	for i, o := range opts {
 		if isNil(o) {
 			return nil, nilOption("Subscribe", i)
@@ -309,6 +317,9 @@ func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionCo
 	}
 	if bus.store != nil && !c.named {
 		return nil, &OptionError{Option: "Named", Reason: "is required on a bus with a store: its records name the subscriptions"}
+	}
+	if c.opens && c.circuit.Disabled {
+		return nil, &OptionError{Option: "WhenOpen", Value: c.whenOpen.String(), Reason: "has no effect without a circuit; leave it out, or enable the circuit with Circuit()"}
 	}
 	if store, ok := bus.store.(driver.OnceStore); ok && c.once {
 		if err := c.limitRuns(store.MaxRuns(), bus); err != nil {
@@ -436,32 +447,6 @@ func Concurrency(n int) SubscribeOption {
 		}
 		c.limit = n
 	})
-}
-
-// MaxAbandoned limits the calls of the subscription that were abandoned, at their timeouts, and still run.
-// While n do, the subscription is hung: its deliveries are held, without an attempt, until one returns or
-// Resume. Handlers that return when their contexts end are never hung.
-//
-// n is at least 1, or Unlimited; by default 100, or Concurrency if that is less. Running and abandoned
-// calls together are never more than the sum of Concurrency and n.
-func MaxAbandoned(n int) SubscribeOption {
-	return subscribeOption(func(c *subscriptionConfig) {
-		if n < 1 && n != Unlimited {
-			c.err = &OptionError{Option: "MaxAbandoned", Value: fmt.Sprint(n), Reason: "must be at least 1, or Unlimited"}
-		}
-		c.abandoned = n
-	})
-}
-
-// maxAbandoned returns the limit of abandoned calls.
-func (c *subscriptionConfig) maxAbandoned() int32 {
-	switch {
-	case c.abandoned == Unlimited:
-		return math.MaxInt32
-	case c.abandoned == 0 && c.limit > 0:
-		return int32(min(c.limit, DefaultMaxAbandoned))
-	}
-	return int32(min(cmp.Or(c.abandoned, DefaultMaxAbandoned), math.MaxInt32))
 }
 
 // Formerly lists earlier names of the subscription, or names of removed subscriptions. Replays and

@@ -1,7 +1,12 @@
 package eventbus
 
 import (
+	"cmp"
 	"fmt"
+	"math"
+	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/names"
 )
@@ -41,7 +46,7 @@ func (w WhenOpen) applySubscription(c *subscriptionConfig) {
 	if w < HoldWhenOpen || w > DropWhenOpen {
 		c.err = &OptionError{Option: "WhenOpen", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenOpen constants: HoldWhenOpen, DeadLetterWhenOpen, DropWhenOpen"}
 	}
-	c.whenOpen = w
+	c.whenOpen, c.opens = w, true
 }
 
 // WhenFull selects how a full line treats deliveries (see LineCapacity). It is a SubscribeOption.
@@ -79,4 +84,125 @@ func (w WhenFull) applySubscription(c *subscriptionConfig) {
 		c.err = &OptionError{Option: "WhenFull", Value: fmt.Sprint(int(w)), Reason: "is none of the WhenFull constants: WaitWhenFull, DropOldestWhenFull, DropNewestWhenFull, DeadLetterWhenFull"}
 	}
 	c.whenFull = w
+}
+
+// MaxAbandoned limits the calls of the subscription that were abandoned, at their timeouts, and still run.
+// While n do, the subscription is hung: its deliveries are held, without an attempt, until one returns or
+// Resume. Handlers that return when their contexts end are never hung.
+//
+// n is at least 1, or Unlimited; by default 100, or Concurrency if that is less. Running and abandoned
+// calls together are never more than the sum of Concurrency and n.
+func MaxAbandoned(n int) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		if n < 1 && n != Unlimited {
+			c.err = &OptionError{Option: "MaxAbandoned", Value: fmt.Sprint(n), Reason: "must be at least 1, or Unlimited"}
+		}
+		c.abandoned = n
+	})
+}
+
+// maxAbandoned returns the limit of abandoned calls.
+func (c *subscriptionConfig) maxAbandoned() int32 {
+	switch {
+	case c.abandoned == Unlimited:
+		return math.MaxInt32
+	case c.abandoned == 0 && c.limit > 0:
+		return int32(min(c.limit, DefaultMaxAbandoned))
+	}
+	return int32(min(cmp.Or(c.abandoned, DefaultMaxAbandoned), math.MaxInt32))
+}
+
+// RateSettings are the settings of RateLimit: at most Calls in Per, and Burst at once.
+type RateSettings struct {
+	Calls int           `json:"calls"`
+	Per   time.Duration `json:"per"`
+	Burst int           `json:"burst"`
+}
+
+// RateLimit limits how fast calls of the subscription's handler begin: n in a time, evenly, by the bus's clock. After a
+// pause, up to burst of them begin at once. Retries count. A delivery beyond the limit is throttled, as with Concurrency:
+// it waits without a goroutine, an attempt or an effect on the circuit, and Publish waits while the line is full.
+//
+// n and burst are at least 1; per is at least a nanosecond for each call. By default there is no limit.
+func RateLimit(n int, per time.Duration, burst int) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		value := fmt.Sprintf("%d per %v, burst %d", n, per, burst)
+		switch {
+		case n < 1:
+			c.err = &OptionError{Option: "RateLimit", Value: value, Reason: "must allow at least 1 call; Pause stops deliveries"}
+		case per < time.Duration(n):
+			c.err = &OptionError{Option: "RateLimit", Value: value, Reason: "must have a time of at least 1ns for each call, like time.Second"}
+		case burst < 1:
+			c.err = &OptionError{Option: "RateLimit", Value: value, Reason: "must have a burst of at least 1, which is even spacing"}
+		}
+		c.rate = &RateSettings{n, per, burst}
+	})
+}
+
+// DefaultMaxThrottle is the default of MaxThrottle.
+const DefaultMaxThrottle = 15 * time.Minute
+
+// MaxThrottle limits the delays of Throttle at the subscription: longer ones are cut. It is 15 minutes by default, and from
+// 1 ms to 24 h.
+func MaxThrottle(d time.Duration) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		if d < time.Millisecond || d > 24*time.Hour {
+			c.err = &OptionError{Option: "MaxThrottle", Value: d.String(), Reason: "must be from 1ms to 24h"}
+		}
+		c.throttle = d
+	})
+}
+
+// Isolated gives the subscription a separate dispatch of each event, as WithIsolation does for all: its own retry policy,
+// attempts, dead letter and order per key. It neither waits for the event's other subscriptions nor do they wait for it. The
+// others share one dispatch, in their order. Each dispatch takes a place in the queue.
+func Isolated() SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) { c.isolated = true })
+}
+
+// doubts has what is valid in options, and looks like a mistake: fields of a log entry.
+type doubts []zap.Field
+
+// short notes a duration that may have been meant in another unit: 30 is 30 ns.
+func (d *doubts) short(option string, value time.Duration) {
+	if value > 0 && value < time.Millisecond {
+		*d = append(*d, zap.String(option, fmt.Sprintf("is %v; write the unit, as in %d*time.Second", value, value)))
+	}
+}
+
+// retry notes doubts about the fields that a policy sets, and that hold in the policy p.
+func (d *doubts) retry(r *retryOverride, p *RetryPolicy) {
+	has := func(f retryField) bool { return r.set&f != 0 }
+	if has(fieldBaseDelay) {
+		d.short("BaseDelay", r.BaseDelay)
+	}
+	if has(fieldMaxDelay) {
+		d.short("MaxDelay", r.MaxDelay)
+	}
+	if has(fieldMaxElapsed) {
+		d.short("MaxElapsed", r.MaxElapsed)
+	}
+	for _, delay := range r.RetryPolicy.Delays {
+		d.short("Delays", delay)
+	}
+	if has(fieldBaseDelay|fieldMaxDelay) && p.BaseDelay > p.MaxDelay && len(p.Delays) == 0 {
+		*d = append(*d, zap.String("BaseDelay", fmt.Sprintf("is %v, and MaxDelay cuts it to %v; set MaxDelay too", p.BaseDelay, p.MaxDelay)))
+	}
+}
+
+// doubts returns the doubts about a subscription's options.
+func (c *subscriptionConfig) doubts(bus *config) (d doubts) {
+	if c.timeout != bus.timeout {
+		d.short("Timeout", c.timeout)
+	}
+	policy := c.retry.over(bus.retry)
+	d.retry(&c.retry.retryOverride, &policy)
+	return d
+}
+
+// doubts returns the doubts about the options of a bus.
+func (c *config) doubts() (d doubts) {
+	d.short("WithTimeout", c.timeout)
+	d.retry(&retryOverride{c.retry, allRetryFields}, &c.retry)
+	return d
 }

@@ -2,9 +2,11 @@ package eventbus
 
 import (
 	"math"
+	"time"
 
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/line"
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // parking is how a delivery is parked: who waits for it, and what happens when the line is full. There are
@@ -13,7 +15,8 @@ type parking uint8
 
 const (
 	held      parking = iota // no caller waits
-	throttled                // a running handler will return soon, so callers wait
+	throttled                // a running handler will return soon, or the service can be called again, so callers wait
+	snoozed                  // its handler has postponed it
 )
 
 var parkingRules = [line.Reasons]struct {
@@ -23,6 +26,7 @@ var parkingRules = [line.Reasons]struct {
 }{
 	held:      {},
 	throttled: {publishWaits: true, waiterWaits: true, drains: true},
+	snoozed:   {waiterWaits: true},
 }
 
 // publishWaits reports whether Publish waits for one of the parked deliveries.
@@ -120,6 +124,34 @@ var (
 		},
 	}
 
+	// slowed: a handler has asked everyone to wait (Throttle).
+	slowed = &barrier{
+		name: ParkThrottled, as: throttled,
+		admits: func(o *door, _ *Bus, a arrival) (int, int64) {
+			if !o.has(circuit.Slowed) {
+				return math.MaxInt, 0
+			}
+			return o.slowdown.Admits(a.now, a.others)
+		},
+	}
+
+	// rated: the rate limit is reached.
+	rated = &barrier{
+		name: ParkThrottled, as: throttled,
+		admits: func(o *door, _ *Bus, a arrival) (int, int64) {
+			switch {
+			case o.rate == nil:
+				return math.MaxInt, 0
+			case a.seated && !a.inLine: // it has a place among those that come
+				return o.rate.Ready(a.now, 0)
+			}
+			return o.rate.Ready(a.now, o.line.Count(line.Coming))
+		},
+	}
+
+	// asleep: its handler has postponed it (Snooze). No door refuses a delivery for that.
+	asleep = &barrier{name: ParkSnoozed, as: snoozed}
+
 	// behindLine: earlier deliveries are throttled, or in the store.
 	behindLine = &barrier{
 		name: ParkThrottled, as: throttled,
@@ -137,7 +169,7 @@ var (
 
 // barriers lists all reasons not to admit a delivery. A door refuses a delivery for the first that applies,
 // which gives the name and the outcome: what an operator has paused is held, and not dropped by DropWhenOpen.
-var barriers = [...]*barrier{removed, behindKey, paused, hung, outage, behindLine, limited}
+var barriers = [...]*barrier{removed, behindKey, paused, hung, outage, slowed, rated, behindLine, limited}
 
 // unless returns the result of admits for a barrier that admits all deliveries or none.
 func unless(refuses bool) (most int, again int64) {
@@ -217,6 +249,10 @@ func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) 
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, d := range o.line.All() {
+		if first, ok := o.line.First(d.key); ok && first.seat().Until != 0 || d.seat().Until != 0 {
+			visit(d, d.seat().Until, asleep.name)
+			continue
+		}
 		r, _, _ := o.refusesLocked(b, o.inLineLocked(b, d))
 		if r == nil {
 			r = o.shutLocked(b) // it is about to probe
@@ -226,4 +262,87 @@ func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) 
 		}
 		visit(d, 0, r.name)
 	}
+}
+
+// limitRate sets the rate limit of a new door.
+func (o *door) limitRate(c *RateSettings) {
+	if c == nil {
+		return
+	}
+	o.rate = circuit.NewRate(c.Calls, c.Per, c.Burst)
+	o.circuit.Gate.Or(circuit.Rated)
+}
+
+// slow keeps all deliveries out until a point on the timeline, for one that has asked for that. It reports whether none had.
+func (o *door) slow(until int64) (begins bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.slowdown.Begin(&o.circuit.Gate, until)
+}
+
+// quicken lets more calls run after one has ended that began during a slowdown.
+func (o *door) quicken(b *Bus) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.has(circuit.Slowed) {
+		o.slowdown.Ended(&o.circuit.Gate, b.time.Nanos(), int(o.limit))
+	}
+}
+
+// endSlowdown lets all deliveries in again. It reports whether they were kept out.
+func (o *door) endSlowdown() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.slowdown.End(&o.circuit.Gate)
+}
+
+// slowUntil returns when the first call may begin of a door that is slowed, or 0.
+func (o *door) slowUntil() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.has(circuit.Slowed) {
+		return 0
+	}
+	return o.slowdown.Until()
+}
+
+// postpone ends a call without an outcome: it was withdrawn, or the handler has asked for that. It returns how the delivery is
+// parked, and until when if it sleeps.
+func (m *machine) postpone(d *dispatch, s *Subscription, pass uint64, r *result) (as *barrier, until int64) {
+	m.exit(d, s, pass, noOutcome)
+	v, now := r.verdict, m.time.Nanos()
+	switch {
+	case !v.postpones():
+		return r.shut, 0
+	case v.snooze != nil:
+		return asleep, timeline.Later(now, v.snooze.delay)
+	}
+	delay := min(v.throttle.delay, s.throttle)
+	if s.door.slow(timeline.Later(now, delay)) {
+		m.report.throttled(d, s, delay, v.text)
+	}
+	return slowed, 0
+}
+
+// expires reports whether a delivery that sleeps until a point on the timeline would exceed MaxElapsed.
+func (m *machine) expires(d *dispatch, until int64) bool {
+	now := m.time.Now()
+	return runsOut(d.to.policy().MaxElapsed, d.elapsed(now, m.time), time.Duration(until-now.Nanos))
+}
+
+// sleep parks a delivery that was read from a store, where it sleeps until a point on the timeline.
+func (m *machine) sleep(d *dispatch, until int64) {
+	d.ensureStory().notBefore = until
+	victim, _, reason := d.seatedAt().door.sit(m.Bus, d, asleep)
+	switch {
+	case victim != nil:
+		m.settle(victim, Dropped)
+		if victim == d {
+			return
+		}
+	case reason != "":
+		m.bury(d, reason)
+		return
+	}
+	m.applyPark(d)
 }

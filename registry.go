@@ -302,17 +302,27 @@ func (r *registry) complete(to *targets) {
 	r.isolate(to, false)
 }
 
-// isolate fills each, on a bus with isolation, or because one has ended, which dead-letters its own.
+// isolate fills each, if a target is isolated, or for all because one has ended, which dead-letters its own.
 func (r *registry) isolate(t *targets, ended bool) {
-	if !r.config.isolation && !ended || len(t.subscriptions) < 2 {
+	alone := func(s *Subscription) bool { return ended || s.isolated }
+	if len(t.subscriptions) < 2 || !slices.ContainsFunc(t.subscriptions, alone) {
 		return
 	}
-	each := make([]targets, len(t.subscriptions))
-	t.each = make([]*targets, len(each))
-	for i := range each {
-		each[i].eventType, each[i].counters, each[i].retry = t.eventType, t.counters, t.retry.only(i)
-		each[i].subscriptions, each[i].recorded = t.subscriptions[i:i+1:i+1], t.recordedAt(i)
-		t.each[i] = &each[i]
+	var coupled *targets
+	for i, s := range t.subscriptions {
+		to := coupled
+		if to == nil || alone(s) {
+			to = &targets{eventType: t.eventType, counters: t.counters, retry: retryInForce{bus: t.retry.bus}}
+			t.each = append(t.each, to)
+		}
+		if !alone(s) {
+			coupled = to
+		}
+		to.subscriptions = append(to.subscriptions, s)
+		to.recorded = append(to.recorded, t.recordedAt(i)...)
+		if t.retry.own != nil {
+			to.retry.own = append(to.retry.own, t.retry.own[i])
+		}
 	}
 }
 
@@ -379,14 +389,6 @@ func (in *retryInForce) of(i int) *retrySettings {
 		return &noRetry
 	}
 	return in.own[i]
-}
-
-// only returns the settings for a dispatch that has one of the targets.
-func (in *retryInForce) only(i int) retryInForce {
-	if in.own == nil {
-		return *in
-	}
-	return retryInForce{bus: in.bus, own: in.own[i : i+1 : i+1]}
 }
 
 // SetRetry replaces the subscription's overrides of the retry policy. Without options it removes

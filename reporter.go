@@ -377,6 +377,12 @@ func (l *DeadLetter) fields() []zap.Field {
 		zap.Stringer("letter_id", l.ID),
 		zap.Time("died_at", l.DiedAt),
 	}
+	if len(l.Succeeded) > 0 {
+		fields = append(fields, zap.Strings("succeeded", l.Succeeded))
+	}
+	if len(l.NotReached) > 0 {
+		fields = append(fields, zap.Strings("not_reached", l.NotReached))
+	}
 	fields = append(fields, l.Rule.fields()...)
 	if n := len(l.Failures); n > 0 {
 		fields = append(fields, zap.String("error", l.Failures[n-1].Error))
@@ -418,6 +424,31 @@ func (r *reporter) circuitChanged(s *Subscription, change circuit.Change) {
 		)
 	}
 	r.observeCircuit(s, change)
+}
+
+// doubtful logs options of the bus, or of a subscription, that look like a mistake.
+func (r *reporter) doubtful(subscription string, d doubts) {
+	if len(d) == 0 {
+		return
+	}
+	if subscription != "" {
+		d = append(d, zap.String("subscription_id", subscription))
+	}
+	r.log.Warn("options may be a mistake", d...)
+}
+
+// throttled logs that a handler has asked everyone to wait.
+func (r *reporter) throttled(d *dispatch, s *Subscription, delay time.Duration, why string) {
+	r.log.Warn("subscription throttled: its service wants everyone to wait",
+		zap.String("subscription_id", s.id), zap.Duration("delay", delay), zap.String("error", why), zap.Stringer("event_id", d.id))
+}
+
+// snoozed logs the 10th, 100th and 1,000th time that a delivery is snoozed.
+func (r *reporter) snoozed(d *dispatch, s *Subscription, times int32) {
+	if times == 10 || times == 100 || times == 1000 {
+		r.log.Warn("delivery snoozed again and again", zap.Stringer("event_id", d.id), zap.String("event_type", d.to.eventType),
+			zap.String("subscription_id", s.id), zap.Int32("snoozes", times))
+	}
 }
 
 // logSlow logs a subscription's first slow call.

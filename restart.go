@@ -372,6 +372,8 @@ func (j *durable) detain(d *dispatch, s *row) bool {
 	switch due := d.takeNotBefore(); {
 	case s.unloads, j.machine.stops(d):
 		j.unload(d)
+	case due > j.time.Nanos() && s.asleep:
+		j.machine.sleep(d, due)
 	case due > j.time.Nanos():
 		j.machine.delayUntil(d, due)
 	case s.marked || s.crashes < driver.SuspectCrashes || d.isVisited(): // a visited one runs no handler, and only settles

@@ -25,6 +25,10 @@ type RetryPolicy struct {
 	// MaxRetries is the number of retries after the first attempt: 3 retries are 4 attempts. 0 means
 	// no retry, Unlimited means no limit.
 	MaxRetries int `json:"max_retries"`
+	// Delays lists the delays before the retries, each at least 0: the first one is that before attempt 2.
+	// Further retries have the last one. An empty list means BaseDelay, BackoffMultiplier and MaxDelay,
+	// which do not apply to a list. The list of the failing subscription applies.
+	Delays []time.Duration `json:"delays,omitempty"`
 	// BaseDelay is the delay before the first retry, attempt 2. 0 retries at once.
 	BaseDelay time.Duration `json:"base_delay"`
 	// MaxDelay caps every delay, including BaseDelay, before jitter.
@@ -66,9 +70,12 @@ func DefaultRetryPolicy() RetryPolicy {
 }
 
 // Delay returns the delay before an attempt, without jitter: 0 before attempt 1, and min(BaseDelay
-// × BackoffMultiplier^(attempt−2), MaxDelay) before later ones. The default policy has 0, 1 s, 2 s,
+// × BackoffMultiplier^(attempt−2), MaxDelay) before later ones, or that of Delays. The default policy has 0, 1 s, 2 s,
 // 4 s, 8 s, 16 s, 30 s.
 func (p RetryPolicy) Delay(attempt int) time.Duration {
+	if len(p.Delays) > 0 && attempt > 1 {
+		return p.Delays[min(attempt-2, len(p.Delays)-1)]
+	}
 	return backoff.Delay(attempt, p.BaseDelay, p.MaxDelay, p.BackoffMultiplier)
 }
 
@@ -93,8 +100,9 @@ const (
 	// EqualJitter is uniform in [d/2, d].
 	EqualJitter
 	// DecorrelatedJitter is min(MaxDelay, uniform in [BaseDelay, 3 × previous delay]). The first
-	// previous delay is BaseDelay. BackoffMultiplier is not used. The formula is from Marc Brooker,
-	// "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015).
+	// previous delay is BaseDelay. BackoffMultiplier is not used. A subscription with Delays has
+	// ProportionalJitter instead. The formula is from Marc Brooker, "Exponential Backoff And Jitter"
+	// (AWS Architecture Blog, 2015).
 	DecorrelatedJitter
 )
 
@@ -116,8 +124,11 @@ func (j *Jitter) UnmarshalText(text []byte) error {
 // spread applies the jitter to the delay before an attempt. previous is its result for the previous
 // attempt, or 0. random is in [0, 1).
 func (p *RetryPolicy) spread(attempt int, previous time.Duration, random float64) time.Duration {
-	d := p.Delay(attempt)
-	switch p.Jitter {
+	d, jitter := p.Delay(attempt), p.Jitter
+	if jitter == DecorrelatedJitter && len(p.Delays) > 0 {
+		jitter = ProportionalJitter
+	}
+	switch jitter {
 	case NoJitter:
 		return d
 	case FullJitter:
@@ -155,10 +166,13 @@ const (
 	fieldRetryIf
 	fieldIncludeErrors
 	fieldExcludeErrors
+	fieldDelays
 
-	allRetryFields = fieldExcludeErrors<<1 - 1
+	allRetryFields = fieldDelays<<1 - 1
 	// unmergedFields apply to the failing subscription only, and are not merged.
-	unmergedFields = fieldJitter | fieldRetryIf | fieldIncludeErrors | fieldExcludeErrors
+	unmergedFields = fieldJitter | fieldRetryIf | fieldIncludeErrors | fieldExcludeErrors | fieldDelays
+	// formulaFields compute delays. A list of delays replaces them, and they replace a list.
+	formulaFields = fieldBaseDelay | fieldMaxDelay | fieldBackoffMultiplier
 )
 
 type retryOption func(*retryOverride)
@@ -171,19 +185,37 @@ func MaxRetries(n int) RetryOption {
 	return retryOption(func(r *retryOverride) { r.MaxRetries, r.set = n, r.set|fieldMaxRetries })
 }
 
+// Delays sets RetryPolicy.Delays, and MaxRetries to the number of delays: Delays(time.Second, time.Minute)
+// makes three attempts. A later MaxRetries replaces that. If an event has other subscriptions that allow more
+// retries, the last delay is used for those. A later BaseDelay, BackoffMultiplier or MaxDelay replaces the list.
+//
+// At least one delay is required, and none is negative.
+func Delays(delays ...time.Duration) RetryOption {
+	delays = append([]time.Duration{}, delays...)
+	return retryOption(func(r *retryOverride) {
+		r.RetryPolicy.Delays, r.MaxRetries = delays, len(delays)
+		r.set = r.set&^formulaFields | fieldDelays | fieldMaxRetries
+	})
+}
+
 // BaseDelay sets RetryPolicy.BaseDelay.
 func BaseDelay(d time.Duration) RetryOption {
-	return retryOption(func(r *retryOverride) { r.BaseDelay, r.set = d, r.set|fieldBaseDelay })
+	return retryOption(func(r *retryOverride) { r.BaseDelay = d; r.computes(fieldBaseDelay) })
 }
 
 // MaxDelay sets RetryPolicy.MaxDelay.
 func MaxDelay(d time.Duration) RetryOption {
-	return retryOption(func(r *retryOverride) { r.MaxDelay, r.set = d, r.set|fieldMaxDelay })
+	return retryOption(func(r *retryOverride) { r.MaxDelay = d; r.computes(fieldMaxDelay) })
 }
 
 // BackoffMultiplier sets RetryPolicy.BackoffMultiplier.
 func BackoffMultiplier(m float64) RetryOption {
-	return retryOption(func(r *retryOverride) { r.BackoffMultiplier, r.set = m, r.set|fieldBackoffMultiplier })
+	return retryOption(func(r *retryOverride) { r.BackoffMultiplier = m; r.computes(fieldBackoffMultiplier) })
+}
+
+// computes notes that one of formulaFields was set.
+func (r *retryOverride) computes(f retryField) {
+	r.RetryPolicy.Delays, r.set = nil, r.set&^fieldDelays|f
 }
 
 // MaxElapsed sets RetryPolicy.MaxElapsed.
@@ -215,6 +247,7 @@ func (p RetryPolicy) applyRetry(r *retryOverride) { r.RetryPolicy, r.set = p.clo
 // clone returns a copy that shares no slice with p.
 func (p RetryPolicy) clone() RetryPolicy {
 	p.IncludeErrors, p.ExcludeErrors = slices.Clone(p.IncludeErrors), slices.Clone(p.ExcludeErrors)
+	p.Delays = append([]time.Duration(nil), p.Delays...) // nil if it is empty
 	return p
 }
 
@@ -248,6 +281,12 @@ func (r *retryOverride) validate(in string) error {
 			"must be a finite number of at least 1; to set only some fields, start from DefaultRetryPolicy or use the options of their names")
 	case has(fieldMaxElapsed) && r.MaxElapsed < 0:
 		return refuse("MaxElapsed", r.MaxElapsed, "must not be negative; 0 is no bound")
+	case has(fieldDelays) && r.RetryPolicy.Delays != nil && len(r.RetryPolicy.Delays) == 0:
+		return refuse("Delays", "none", "has no delay; MaxRetries(0) makes one attempt, BaseDelay(0) retries at once")
+	case has(fieldDelays) && slices.ContainsFunc(r.RetryPolicy.Delays, func(d time.Duration) bool { return d < 0 }):
+		return refuse("Delays", r.RetryPolicy.Delays, "must not contain a negative delay; 0 retries at once")
+	case has(fieldJitter) && r.Jitter == DecorrelatedJitter && len(r.RetryPolicy.Delays) > 0:
+		return refuse("Delays", r.RetryPolicy.Delays, "has no effect with DecorrelatedJitter, which computes its own delays; choose one of the two")
 	case has(fieldJitter) && (r.Jitter < 0 || int(r.Jitter) >= len(jitterNames)):
 		return refuse("Jitter", int(r.Jitter), noSuchJitter)
 	}
@@ -303,7 +342,11 @@ func mergePolicies(def *retrySettings, own []ownRetry) *mergedPolicy {
 	}
 	for i := range own {
 		unmerged := own[i].settings.retryOverride
-		if unmerged.set &= unmergedFields; unmerged.set != 0 {
+		computes := unmerged.set&formulaFields != 0
+		if unmerged.set &= unmergedFields; computes && len(m.Delays) > 0 && unmerged.set&fieldDelays == 0 {
+			unmerged.RetryPolicy.Delays, unmerged.set = nil, unmerged.set|fieldDelays // they replace the list of the bus
+		}
+		if unmerged.set != 0 {
 			policy := unmerged.over(m.RetryPolicy)
 			own[i].policy = &policy
 		}
@@ -345,6 +388,12 @@ func (r *retryOverride) over(p RetryPolicy) RetryPolicy {
 	if r.set&fieldExcludeErrors != 0 {
 		p.ExcludeErrors = r.RetryPolicy.ExcludeErrors
 	}
+	switch {
+	case r.set&fieldDelays != 0:
+		p.Delays = r.RetryPolicy.Delays
+	case r.set&formulaFields != 0:
+		p.Delays = nil
+	}
 	return p
 }
 
@@ -361,6 +410,16 @@ var retryFields = []struct {
 			return "unlimited"
 		}
 		return strconv.Itoa(p.MaxRetries)
+	}},
+	{fieldDelays, "Delays", func(p *RetryPolicy) string {
+		if len(p.Delays) == 0 {
+			return "none"
+		}
+		texts := make([]string, len(p.Delays))
+		for i, d := range p.Delays {
+			texts[i] = d.String()
+		}
+		return strings.Join(texts, ", ")
 	}},
 	{fieldBaseDelay, "BaseDelay", func(p *RetryPolicy) string { return p.BaseDelay.String() }},
 	{fieldMaxDelay, "MaxDelay", func(p *RetryPolicy) string { return p.MaxDelay.String() }},

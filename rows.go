@@ -96,6 +96,8 @@ type recordProgress struct {
 	ParkedFor     time.Duration  `json:"parked_for,omitempty"`
 	Budgets       []recordBudget `json:"budgets,omitempty"`
 	Part          bool           `json:"part,omitempty"` // it was split off: its outcome is not the event's
+	Snoozes       int            `json:"snoozes,omitempty"`
+	Asleep        bool           `json:"asleep,omitempty"` // it is snoozed until Due, and does not wait for a retry
 }
 
 // recordBudget is how much of a retry rule's budget a dispatch has spent.
@@ -140,13 +142,14 @@ func (j *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passe
 	}
 	if s := d.story; s != nil {
 		p.Omitted, p.OmittedHere, p.FirstFailures = int(s.omitted), int(s.omittedHere), int(s.first)
-		p.PreviousDelay, p.ParkedFor, p.Part = s.previous, s.parked, s.part
+		p.PreviousDelay, p.ParkedFor, p.Part, p.Asleep = s.previous, s.parked, s.part, s.notBefore != 0 && d.row().asleep
 		for i := range s.failures {
 			f := d.failureOf(&s.failures[i], j.time)
 			f.Subscription = d.to.recordedName(s.failures[i].subscription)
 			p.Failures = append(p.Failures, f)
 		}
 		if s.detours != nil {
+			p.Snoozes = int(s.detours.snoozes)
 			for _, i := range s.detours.skipped {
 				p.Skipped = append(p.Skipped, int(i))
 			}
@@ -276,10 +279,12 @@ func (j *durable) decodeProgress(d *dispatch, p *recordProgress, now timeline.In
 		}
 		d.story.failures = append(d.story.failures, kept)
 	}
-	if len(p.Skipped)+len(p.Budgets) == 0 {
+	d.origin.row.asleep = p.Asleep
+	if len(p.Skipped)+len(p.Budgets)+p.Snoozes == 0 {
 		return
 	}
 	detours := d.ensureDetours()
+	detours.snoozes = int32(p.Snoozes)
 	for _, i := range p.Skipped {
 		detours.skipped = append(detours.skipped, int32(i))
 	}

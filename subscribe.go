@@ -21,22 +21,25 @@ type Middleware func(Handler) Handler
 
 // Subscription is a pattern, a handler and its options. Its methods are safe for concurrent use.
 type Subscription struct {
-	bus      *Bus
-	number   uint64 // in the order of Subscribe
-	id       string
-	named    bool   // Named sets id
-	pattern  string // Unsubscribe parses it again
-	handler  Handler
-	timeout  time.Duration
-	retry    atomic.Pointer[retrySettings]
-	door     door
-	gate     *keyGate // with isolation
-	formerly []string
-	counters subscriptionCounters
-	madeAt   [1]uintptr  // the caller of Subscribe
-	slow     atomic.Bool // the log has an entry about a slow call
-	place    *route.Place[*Subscription]
-	gone     atomic.Bool
+	bus       *Bus
+	number    uint64 // in the order of Subscribe
+	id        string
+	named     bool   // Named sets id
+	pattern   string // Unsubscribe parses it again
+	handler   Handler
+	timeout   time.Duration
+	throttle  time.Duration // MaxThrottle
+	rateLimit *RateSettings // nil for none; fixed
+	retry     atomic.Pointer[retrySettings]
+	door      door
+	gate      *keyGate // if it is isolated
+	isolated  bool
+	formerly  []string
+	counters  subscriptionCounters
+	madeAt    [1]uintptr  // the caller of Subscribe
+	slow      atomic.Bool // the log has an entry about a slow call
+	place     *route.Place[*Subscription]
+	gone      atomic.Bool
 
 	succeeds bool         // another one had one of its names, until Unsubscribe
 	since    atomic.Int64 // Record.Position of its first event, if it succeeds; 0 before
@@ -94,20 +97,23 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		}
 	}
 	s := &Subscription{
-		bus:      b,
-		pattern:  parsed.String(),
-		handler:  handler,
-		timeout:  c.timeout,
-		id:       c.name,
-		named:    c.named,
-		formerly: c.formerly,
+		bus:       b,
+		pattern:   parsed.String(),
+		handler:   handler,
+		timeout:   c.timeout,
+		throttle:  c.throttle,
+		rateLimit: c.rate,
+		id:        c.name,
+		named:     c.named,
+		formerly:  c.formerly,
 	}
 	s.door.limit, s.door.share = c.limits(b.config)
 	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = cmp.Or(c.line, DefaultLineCapacity), c.whenOpen, c.whenFull, &b.ledger
 	s.door.hanging.Init(&s.door.circuit.Gate, c.maxAbandoned())
 	s.door.circuit.Init(c.circuit, b.time)
+	s.door.limitRate(c.rate)
 	s.retry.Store(c.ownRetry())
-	if b.config.isolation {
+	if s.isolated = c.isolated || b.config.isolation; s.isolated {
 		s.gate = keys.New[*dispatch](1)
 	}
 	runtime.Callers(3+c.callerSkip, s.madeAt[:]) // skip Callers, subscribe and Subscribe
@@ -117,6 +123,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if err != nil {
 		return nil, err
 	}
+	b.report.doubtful(s.id, c.doubts(b.config))
 	return s, nil
 }
 
@@ -180,8 +187,7 @@ type targets struct {
 	recorded      []string // the names of the subscriptions in records; nil without a store
 	counters      *typeCounters
 	merged        atomic.Pointer[mergedPolicy]
-	// each has, with isolation and several targets, the targets of each subscription's own
-	// dispatch.
+	// each has, if one of several targets is isolated, those of each dispatch: of each isolated one, and of the others together.
 	each  []*targets
 	retry retryInForce
 }
@@ -192,6 +198,11 @@ func (t *targets) only(index int, policy *mergedPolicy) *targets {
 	one.recorded = t.recordedAt(index)
 	one.merged.Store(policy)
 	return one
+}
+
+// hasIsolated reports whether one of the targets is isolated.
+func (t *targets) hasIsolated() bool {
+	return slices.ContainsFunc(t.subscriptions, func(s *Subscription) bool { return s.isolated })
 }
 
 // policy returns the merged policy. The first failure computes it, from immutable settings.

@@ -65,7 +65,7 @@ func (s *server) overview(ctx context.Context) Overview {
 func imbalance(l eventbus.Ledger) string {
 	opened := l.Accepted + l.Copies + l.Splits + l.Replays + l.Claimed
 	settled := l.Handled + l.Unrouted + l.DeadLettered + l.Dropped + l.Cancelled
-	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Recording + l.Stored + l.HandedOver
+	left := l.Scheduled + l.Queued + l.Running + l.Waiting + l.Held + l.Throttled + l.Snoozed + l.Recording + l.Stored + l.HandedOver
 	text := fmt.Sprintf("opened %d, settled %d and left %d: off by %d", opened, settled, left, opened-settled-left)
 	switch {
 	case opened == settled+left:

@@ -148,6 +148,7 @@ func accountsOf(l *eventbus.Ledger) []account {
 			{"Waiting", "waiting", l.Waiting},
 			{"Held", "held", l.Held},
 			{"Throttled", "throttled", l.Throttled},
+			{"Snoozed", "snoozed", l.Snoozed},
 			{"Recording", "recording", l.Recording},
 			{"Left to the store", "stored", l.Stored},
 			{"Handed over", "handed_over", l.HandedOver},

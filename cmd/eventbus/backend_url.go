@@ -340,7 +340,7 @@ func (b *urlBackend) Subscriptions(ctx context.Context) (all subscriptions, err 
 		for _, m := range page.Subscriptions {
 			s := subscription{Subscription: m.Subscription, Pattern: m.Pattern, Directive: m.Directive, KnownAt: all.Known}
 			if all.Live {
-				s.Metrics, s.Parked = &m, int64(m.Held+m.Throttled)
+				s.Metrics, s.Parked = &m, int64(m.Parked())
 			}
 			all.List = append(all.List, s)
 		}

@@ -326,7 +326,7 @@ func (a *app) showPreview(bc *bulkCommand, p *eventbus.ReplayPreview) {
 			case t.Paused: // of a server that does not say more
 				state += ", paused"
 			}
-			if n := t.Held + t.Throttled; n > 0 {
+			if n := t.Held + t.Throttled + t.Snoozed; n > 0 {
 				state += fmt.Sprintf(", %s parked", count(n))
 			}
 		}

@@ -60,6 +60,7 @@ func (a *app) showStats(s stats) {
 	field("waiting retries", l.Waiting)
 	field("held", l.Held)
 	field("throttled", l.Throttled)
+	field("snoozed", l.Snoozed)
 	field("dead letters", int64(s.Metrics.DeadLetters))
 	if s.Balanced != nil && *s.Balanced {
 		a.printf("the books balance\n")

@@ -84,7 +84,7 @@ func (a *app) subscriptionTable(all subscriptions) error {
 	)
 	for _, s := range all.List {
 		m := s.Metrics
-		t.Add(s.Subscription, m.Circuit.String(), string(m.ShutBy), count(m.Successes), count(m.Failures), count(m.Running), count(m.Held+m.Throttled),
+		t.Add(s.Subscription, m.Circuit.String(), string(m.ShutBy), count(m.Successes), count(m.Failures), count(m.Running), count(m.Parked()),
 			duration(m.Latency.P50), duration(m.Latency.P99), directiveText(s.Directive), m.LastError)
 	}
 	return a.printTable(t)
@@ -178,13 +178,21 @@ func (a *app) showSubscription(s *subscription) {
 	field("failures", fmt.Sprintf("%s, of these %s timeouts and %s panics", count(m.Failures), count(m.Timeouts), count(m.Panics)))
 	field("running", count(m.Running))
 	field("held", count(m.Held))
-	field("throttled", count(m.Throttled))
+	throttled := count(m.Throttled)
+	if !m.ThrottledUntil.IsZero() {
+		throttled += ", until " + timeText(m.ThrottledUntil)
+	}
+	field("throttled", throttled)
+	field("snoozed", count(m.Snoozed))
 	if m.Latency.Samples > 0 {
 		field("latency", fmt.Sprintf("p50 %s, p90 %s, p99 %s, max %s", duration(m.Latency.P50), duration(m.Latency.P90), duration(m.Latency.P99), duration(m.Latency.Max)))
 	}
 	concurrency := "unlimited"
 	if m.Options.Concurrency != eventbus.Unlimited {
 		concurrency = count(m.Options.Concurrency)
+	}
+	if r := m.Options.RateLimit; r != nil {
+		concurrency += fmt.Sprintf(", rate %d per %s, burst %d", r.Calls, r.Per, r.Burst)
 	}
 	field("options", fmt.Sprintf("timeout %s, concurrency %s, line %d, %s when open, %s when full",
 		m.Options.Timeout, concurrency, m.Options.LineCapacity, m.Options.WhenOpen, m.Options.WhenFull))

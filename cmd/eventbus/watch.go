@@ -136,8 +136,8 @@ func (w *watch) draw(a *app, b backend, s stats) error {
 		fmt.Fprintf(&out, "%-14s %10s/s  %s\n", name, rateText(r.now()), term.Sparkline(r.values))
 	}
 	l := s.Metrics.Ledger
-	fmt.Fprintf(&out, "\nqueued %s, running %s, waiting %s, held %s, throttled %s, dead letters %s", count(l.Queued), count(l.Running), count(l.Waiting),
-		count(l.Held), count(l.Throttled), count(s.Metrics.DeadLetters))
+	fmt.Fprintf(&out, "\nqueued %s, running %s, waiting %s, held %s, throttled %s, snoozed %s, dead letters %s", count(l.Queued), count(l.Running), count(l.Waiting),
+		count(l.Held), count(l.Throttled), count(l.Snoozed), count(s.Metrics.DeadLetters))
 	if s.Balanced != nil && !*s.Balanced {
 		fmt.Fprintf(&out, "\nthe books do not balance: %s", term.Escape(s.Imbalance))
 	}
@@ -150,7 +150,7 @@ func (w *watch) draw(a *app, b backend, s stats) error {
 	for i := range s.Metrics.Subscriptions {
 		m := &s.Metrics.Subscriptions[i]
 		ok, bad := w.rate("ok "+m.Subscription), w.rate("failed "+m.Subscription)
-		t.Add(m.Subscription, m.Circuit.String(), rateText(ok.now()), rateText(bad.now()), count(m.Held+m.Throttled), duration(m.Latency.P99),
+		t.Add(m.Subscription, m.Circuit.String(), rateText(ok.now()), rateText(bad.now()), count(m.Parked()), duration(m.Latency.P99),
 			term.Sparkline(ok.values), term.Sparkline(bad.values))
 	}
 	err := t.Write(&out, a.columns())

@@ -32,6 +32,8 @@ type Config struct {
 	Window       time.Duration
 	OpenFor      time.Duration
 	Disabled     bool
+	// CountRejections makes rejections failures. The caller decides what a rejection is.
+	CountRejections bool
 }
 
 // Bits of a door's gate. A delivery needs one load to see whether anything is shut. The other bits
@@ -40,6 +42,8 @@ const (
 	Outage     = 1 << iota // the circuit is open or half-open
 	Paused                 // Pause or HoldUntil applies
 	Hung                   // too many abandoned calls run
+	Slowed                 // a handler has asked everyone to wait: see Slowdown
+	Rated                  // the subscription has a rate limit
 	Removed                // the subscription has ended
 	Line                   // seats of the line are taken, or the store may have deliveries: see endLineLocked
 	Generation             // the lowest bit of the generation

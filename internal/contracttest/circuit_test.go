@@ -72,7 +72,10 @@ func TestC1_WhatTripsAndWhatDoesNot(t *testing.T) {
 	} {
 		for _, ofTheBus := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				opts, own := []eventbus.Option{oneAttempt}, []eventbus.SubscribeOption{eventbus.Circuit(c.opts...), eventbus.DeadLetterWhenOpen}
+				opts, own := []eventbus.Option{oneAttempt}, []eventbus.SubscribeOption{eventbus.Circuit(c.opts...)}
+				if c.name != "disabled" {
+					own = append(own, eventbus.DeadLetterWhenOpen)
+				}
 				if ofTheBus {
 					opts, own = append(opts, eventbus.WithCircuit(c.opts...)), nil
 				}
@@ -109,6 +112,60 @@ type refusedError struct{}
 
 func (refusedError) Error() string   { return "refused" }
 func (refusedError) Retryable() bool { return false }
+
+// With CountRejections, a rejection is a failure for the circuit, and as permanent as before.
+func TestC1_CountedRejectionsTrip(t *testing.T) {
+	for name, handler := range map[string]eventbus.Handler{
+		"Permanent":     failing(eventbus.Permanent(errBoom)),
+		"not retryable": failing(refusedError{}),
+	} {
+		for _, ofTheBus := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				var opts []eventbus.Option
+				own := []eventbus.SubscribeOption{eventbus.DeadLetterWhenOpen}
+				if counts := eventbus.CountRejections(); ofTheBus {
+					opts = append(opts, eventbus.WithCircuit(counts))
+				} else {
+					own = append(own, eventbus.Circuit(counts))
+				}
+				bus, _ := startBus(t, opts...)
+				s := mustSubscribe(t, bus, "a", handler, own...)
+				for range 4 {
+					require.Equal(t, eventbus.CircuitClosed, circuitState(t, bus, s), name)
+					mustPublish(t, bus, "a", 1)
+					synctest.Wait()
+				}
+				require.Equal(t, eventbus.CircuitOpen, circuitState(t, bus, s), name)
+				for _, l := range letters(t, bus) {
+					require.Equal(t, eventbus.ReasonPermanent, l.Reason)
+					require.Len(t, l.Failures, 1)
+				}
+				shutdown(t, bus)
+			})
+		}
+	}
+}
+
+// A probe that is rejected opens the circuit again, if rejections count. Otherwise it is no outcome.
+func TestC1_ARejectedProbe(t *testing.T) {
+	for counts, want := range map[bool]eventbus.CircuitState{true: eventbus.CircuitOpen, false: eventbus.CircuitHalfOpen} {
+		synctest.Test(t, func(t *testing.T) {
+			bus, _ := startBus(t, oneAttempt)
+			var opts []eventbus.CircuitOption
+			if counts {
+				opts = append(opts, eventbus.CountRejections())
+			}
+			s := mustSubscribe(t, bus, "a", failing(eventbus.Permanent(errBoom)), eventbus.Circuit(opts...))
+			require.NoError(t, s.Trip())
+			mustPublish(t, bus, "a", 1)
+			time.Sleep(30 * time.Second)
+			synctest.Wait()
+			require.Len(t, letters(t, bus), 1)
+			require.Equal(t, want, circuitState(t, bus, s))
+			shutdown(t, bus)
+		})
+	}
+}
 
 // Rejections have no outcome. Timeouts and panics always count, and so does an error that the policy
 // only does not list.

@@ -264,3 +264,104 @@ func TestD10_CutShort(t *testing.T) {
 		requireBalanced(t, bus)
 	})
 }
+
+// An isolated subscription neither waits nor is waited for. The others stay coupled: a failure of one ends the attempt.
+func TestD10_OneIsIsolated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, logs := startBus(t, oneAttempt)
+		calls := newCallLog()
+		mustSubscribe(t, bus, "*", calls.handler("first"), eventbus.Named("first"))
+		mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
+			time.Sleep(time.Second)
+			return errBroken
+		}, eventbus.Named("alone"), eventbus.Isolated())
+		mustSubscribe(t, bus, "*", failing(errBoom), eventbus.Named("second"))
+		mustSubscribe(t, bus, "*", calls.handler("third"), eventbus.Named("third"))
+		mustPublish(t, bus, "x", 1)
+		settleWorkers()
+		l := bus.Metrics().Ledger
+		require.Equal(t, [2]int64{1, 1}, [2]int64{l.Accepted, l.Copies})
+		require.Equal(t, []string{"+0s first:1"}, calls.all())
+		together := oneLetter(t, bus)
+		require.Equal(t, "second", together.Subscription)
+		require.Equal(t, []string{"first"}, together.Succeeded)
+		require.Equal(t, []string{"third"}, together.NotReached)
+		shutdown(t, bus)
+		alone := letters(t, bus)[0]
+		require.Equal(t, "alone", alone.Subscription)
+		require.Empty(t, alone.Succeeded)
+		require.Empty(t, alone.NotReached)
+		entries := logs.FilterMessage("event dead-lettered").All()
+		require.Len(t, entries, 2)
+		require.Equal(t, []any{"first"}, entries[0].ContextMap()["succeeded"])
+		require.Equal(t, []any{"third"}, entries[0].ContextMap()["not_reached"])
+		require.NotContains(t, entries[1].ContextMap(), "not_reached")
+	})
+}
+
+// The policy of an isolated subscription is its own, and takes no part in that of the others.
+func TestD10_ThePolicyOfAnIsolatedOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, eventbus.WithRetry(retry(1, time.Second)), eventbus.WithCircuit(eventbus.NoCircuit()))
+		var calls [3]callTimes
+		mustSubscribe(t, bus, "*", calls[0].failing(errBoom), eventbus.Named("a"), eventbus.Retry(eventbus.MaxRetries(2)))
+		mustSubscribe(t, bus, "*", calls[1].failing(errBoom), eventbus.Named("b"), eventbus.Retry(eventbus.MaxRetries(5)), eventbus.Isolated())
+		mustSubscribe(t, bus, "*", ok, eventbus.Named("c"))
+		p := bus.Explain("x")
+		require.Equal(t, 2, p.Policy.MaxRetries)
+		require.Equal(t, "a", p.Origins["MaxRetries"])
+		require.False(t, p.Isolated)
+		require.Equal(t, []bool{false, true, false}, []bool{p.Targets[0].Isolated, p.Targets[1].Isolated, p.Targets[2].Isolated})
+		require.Contains(t, p.String(), "isolated, MaxRetries 5")
+		catalog, err := bus.Catalog(t.Context())
+		require.NoError(t, err)
+		stored := catalog.Explain("x")
+		require.Equal(t, p.Policy.MaxRetries, stored.Policy.MaxRetries)
+		require.True(t, stored.Targets[1].Isolated)
+		mustPublish(t, bus, "x", 1)
+		shutdown(t, bus)
+		require.Equal(t, [2]int{3, 6}, [2]int{calls[0].len(), calls[1].len()})
+	})
+}
+
+// An isolated subscription has its own order of a key, and the coupled ones share one.
+func TestD10_TheKeysOfAnIsolatedOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		calls := newCallLog()
+		slow := func(ctx context.Context, e eventbus.Event) error { return sleepFor(time.Second)(ctx, e) }
+		mustSubscribe(t, bus, "*", slow)
+		mustSubscribe(t, bus, "*", calls.handler("coupled"))
+		mustSubscribe(t, bus, "*", calls.handler("alone"), eventbus.Isolated())
+		mustPublish(t, bus, "x", 1, eventbus.Key("k"))
+		mustPublish(t, bus, "x", 2, eventbus.Key("k"))
+		shutdown(t, bus)
+		require.Equal(t, []string{"+0s alone:1", "+0s alone:2", "+1s coupled:1", "+2s coupled:2"}, calls.all())
+	})
+}
+
+// In a store each dispatch has a record, and a record of a process in which the subscription was not isolated is divided.
+func TestD10_AStoreOfAnIsolatedOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		subscribe := func(opts ...eventbus.SubscribeOption) *eventbus.Bus {
+			bus, _ := disk.open(t)
+			disk.handles(t, bus, "a", nil)
+			disk.handles(t, bus, "b", always(errBoom), append(opts, eventbus.Retry(eventbus.MaxRetries(0)))...)
+			disk.handles(t, bus, "c", nil)
+			return bus
+		}
+		bus := subscribe()
+		mustPublish(t, bus, "x", "1")
+		disk.crash(bus)
+
+		bus = subscribe(eventbus.Isolated())
+		require.NoError(t, bus.Start(t.Context()))
+		require.ElementsMatch(t, []string{"a 1 1", "b 1 1", "c 1 1"}, disk.took())
+		mustPublish(t, bus, "x", "2")
+		require.ElementsMatch(t, []string{"a 2 1", "b 2 1", "c 2 1"}, disk.took())
+		require.Equal(t, []string{"b", "b"}, []string{letters(t, bus)[0].Subscription, letters(t, bus)[1].Subscription})
+		shutdown(t, bus)
+		require.Empty(t, disk.Dump().Records)
+	})
+}

@@ -660,6 +660,15 @@ func (c *callTimes) failing(err error) eventbus.Handler {
 	}
 }
 
+// apart returns the times between the calls.
+func (c *callTimes) apart() []time.Duration {
+	all := c.all()
+	for i := len(all) - 1; i > 0; i-- {
+		all[i] -= all[i-1]
+	}
+	return all[1:]
+}
+
 func inSeconds(seconds ...float64) []time.Duration {
 	var all []time.Duration
 	for _, s := range seconds {

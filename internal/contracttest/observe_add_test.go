@@ -199,7 +199,7 @@ func TestO2_MetricsShowTheLastFailureAndOrder(t *testing.T) {
 		require.WithinDuration(t, time.Now(), m.LastFailed, 10*time.Millisecond)
 		require.Equal(t, time.UTC, m.LastFailed.Location())
 		require.Equal(t, eventbus.SubscriptionOptions{
-			Timeout: eventbus.DefaultTimeout, Concurrency: 7, LineCapacity: eventbus.DefaultLineCapacity,
+			Timeout: eventbus.DefaultTimeout, Concurrency: 7, LineCapacity: eventbus.DefaultLineCapacity, MaxThrottle: eventbus.DefaultMaxThrottle,
 			WhenFull: eventbus.DropNewestWhenFull,
 		}, m.Options)
 		require.NoError(t, mail.Pause(eventbus.By("ann"), eventbus.Because("the mail server moves")))

@@ -75,7 +75,7 @@ func TestL6_AToolReadsTheCatalogOfTheBus(t *testing.T) {
 				require.Len(t, want.Subscriptions, 3)
 				mail, bill, all := want.Subscriptions[0], want.Subscriptions[1], want.Subscriptions[2]
 				require.Equal(t, eventbus.CatalogSubscription{
-					Subscription: "mail", Pattern: "order.*", Formerly: []string{"post"}, Concurrency: 3, Timeout: time.Second, LineCapacity: 7,
+					Subscription: "mail", Pattern: "order.*", Formerly: []string{"post"}, Isolated: isolated, Concurrency: 3, MaxThrottle: eventbus.DefaultMaxThrottle, Timeout: time.Second, LineCapacity: 7,
 					WhenOpen: eventbus.DropWhenOpen, WhenFull: eventbus.DeadLetterWhenFull,
 					Circuit:   eventbus.CircuitSettings{FailureRatio: 0.25, MinEvents: 9, Window: time.Hour, OpenFor: time.Minute},
 					Overrides: map[string]string{"MaxRetries": "9", "Jitter": "full", "RetryIf": "a function"},

@@ -614,7 +614,7 @@ func TestO4_EveryTermIsCountedWhereItHappens(t *testing.T) {
 func TestO4_AClosedLedgerWithARestIsNotBalanced(t *testing.T) {
 	opened := []string{"Accepted", "Copies", "Splits", "Replays", "Claimed"}
 	settled := []string{"Handled", "Unrouted", "DeadLettered", "Dropped", "Cancelled", "Stored", "HandedOver"}
-	rest := []string{"Scheduled", "Queued", "Running", "Waiting", "Held", "Throttled", "Recording"}
+	rest := []string{"Scheduled", "Queued", "Running", "Waiting", "Held", "Throttled", "Snoozed", "Recording"}
 	set := func(l eventbus.Ledger, name string) eventbus.Ledger {
 		reflect.ValueOf(&l).Elem().FieldByName(name).SetInt(1)
 		return l

@@ -476,3 +476,51 @@ func TestFault16_UnsubscribingTwiceOrAfterShutdown(t *testing.T) {
 	require.Empty(t, bus.Explain("x").Targets)
 	(*eventbus.Subscription)(nil).Unsubscribe()
 }
+
+// Wildcards and separators of other systems would match nothing: the error has the pattern that was meant.
+func TestR3_PatternsOfOtherSystems(t *testing.T) {
+	bus, _ := newBus(t)
+	for pattern, meant := range map[string]string{
+		">":                 "**",
+		"order.>":           "order.**",
+		"order.#":           "order.**",
+		"#.created":         "**.created",
+		"order.+.created":   "order.*.created",
+		"order/*":           "order.*",
+		"order:*":           "order.*",
+		"order/#":           "order.**",
+		"*:created":         "*.created",
+		"shop/+/order/+":    "shop.*.order.*",
+		"shop.order/**":     "shop.order.**",
+		"{order,cart}:*":    "{order,cart}.*",
+		"order/created.*/x": "order.created.*.x",
+	} {
+		_, err := bus.Subscribe(pattern, ok)
+		var bad *eventbus.PatternError
+		require.ErrorAs(t, err, &bad, pattern)
+		require.Contains(t, bad.Reason, fmt.Sprintf("%q", meant), pattern)
+		require.Empty(t, bus.Metrics().Subscriptions)
+		_, err = bus.Subscribe(meant, ok)
+		require.NoError(t, err, "what it says is right")
+		for _, s := range bus.Metrics().Subscriptions {
+			bus.Subscription(s.Subscription).Unsubscribe()
+		}
+	}
+}
+
+// These characters are part of a type where they are no wildcard and beside none.
+func TestR3_CharactersOfOtherSystems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		var got journal[string]
+		for _, pattern := range []string{"a/b", "a:b.*", "c+", "d#1.**", "x>y", "http://*.org"} {
+			mustSubscribe(t, bus, pattern, func(_ context.Context, e eventbus.Event) error { got.add(e.Type); return nil })
+		}
+		want := []string{"a/b", "a:b.c", "c+", "d#1.e.f", "x>y"}
+		for _, typ := range want {
+			mustPublish(t, bus, typ, 1)
+		}
+		shutdown(t, bus)
+		require.ElementsMatch(t, want, got.all())
+	})
+}

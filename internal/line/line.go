@@ -24,14 +24,15 @@ const (
 )
 
 // Reasons is the number of reasons for waiting that a line tells apart.
-const Reasons = 2
+const Reasons = 3
 
 // Seat is a place in a line. The zero Seat is none.
 type Seat struct {
 	Number uint64 // 0: none
 	Place  Place
 	Reason uint8 // less than Reasons
-	Since  int64 // when its holder was last parked
+	Since  int64 // when its holder was last parked, or woken
+	Until  int64 // until when it sleeps in the line; 0 if it is awake
 }
 
 // Holder is an item that waits.
@@ -46,7 +47,8 @@ type Holder interface {
 // concurrently.
 type Line[T Holder] struct {
 	all    []T // parked, by number
-	ready  []T // of these, the first of each key, and those without a key
+	asleep []T // of these, those that sleep, by Seat.Until
+	ready  []T // of the others, the first of each key, and those without a key
 	fresh  []T // of these, the fresh ones
 	keys   map[string]*keyed[T]
 	at     [places]int  // seats in each place but Away
@@ -98,39 +100,75 @@ func (l *Line[T]) Sit(x T) {
 	l.keys[key] = &keyed[T]{first: x}
 }
 
-// Park puts a holder with a seat into the line.
-func (l *Line[T]) Park(x T, reason uint8, now int64) {
+// Park puts a holder with a seat into the line. If until is not 0, it sleeps there: until Wake wakes it, neither it nor
+// one behind it may go.
+func (l *Line[T]) Park(x T, reason uint8, now, until int64) {
 	seat := x.Seat()
 	l.Move(x, Away)
-	seat.Reason, seat.Since = reason, now
+	seat.Reason, seat.Since, seat.Until = reason, now, until
 	l.Move(x, Parked)
+	if until != 0 {
+		l.asleep = insert(l.asleep, x, byUntil)
+		return
+	}
+	l.awake(x)
+}
+
+// awake notes that a parked holder may go, if it is not behind another one of its key.
+func (l *Line[T]) awake(x T) {
 	if k := l.keys[x.Key()]; k == nil || k.first == x {
 		l.mayGo(x)
 	}
 }
 
+// Wake returns the holders whose sleep is over, and ends it.
+func (l *Line[T]) Wake(now int64) (woken []T) {
+	for len(l.asleep) > 0 && l.asleep[0].Seat().Until <= now {
+		x := l.asleep[0]
+		l.asleep = remove(l.asleep, x, byUntil)
+		seat := x.Seat()
+		seat.Since, seat.Until = now, 0
+		l.awake(x)
+		woken = append(woken, x)
+	}
+	return woken
+}
+
+// Wakes returns when the next holder is to be woken, or 0.
+func (l *Line[T]) Wakes() int64 {
+	if len(l.asleep) == 0 {
+		return 0
+	}
+	return l.asleep[0].Seat().Until
+}
+
 // mayGo notes that a parked holder may go.
 func (l *Line[T]) mayGo(x T) {
-	l.ready = insert(l.ready, x)
+	l.ready = insert(l.ready, x, byNumber)
 	if x.Fresh() {
-		l.fresh = insert(l.fresh, x)
+		l.fresh = insert(l.fresh, x, byNumber)
 	}
 }
 
 // mayNot notes that a holder may not go any more, if it might.
 func (l *Line[T]) mayNot(x T) {
-	l.ready, l.fresh = remove(l.ready, x), remove(l.fresh, x)
+	if seat := x.Seat(); seat.Until != 0 {
+		l.asleep = remove(l.asleep, x, byUntil)
+		seat.Until = 0
+		return
+	}
+	l.ready, l.fresh = remove(l.ready, x, byNumber), remove(l.fresh, x, byNumber)
 }
 
-// insert adds a holder in the order of numbers. New holders have the highest numbers.
-func insert[T Holder](list []T, x T) []T {
-	i, _ := slices.BinarySearchFunc(list, x, byNumber)
+// insert adds a holder to a list in an order. Mostly it becomes the last one.
+func insert[T Holder](list []T, x T, order func(x, y T) int) []T {
+	i, _ := slices.BinarySearchFunc(list, x, order)
 	return slices.Insert(list, i, x)
 }
 
 // remove removes a holder, if the list has it. Mostly it is the first one.
-func remove[T Holder](list []T, x T) []T {
-	i, ok := slices.BinarySearchFunc(list, x, byNumber)
+func remove[T Holder](list []T, x T, order func(x, y T) int) []T {
+	i, ok := slices.BinarySearchFunc(list, x, order)
 	switch {
 	case !ok:
 		return list
@@ -144,17 +182,21 @@ func remove[T Holder](list []T, x T) []T {
 
 func byNumber[T Holder](x, y T) int { return cmp.Compare(x.Seat().Number, y.Seat().Number) }
 
+func byUntil[T Holder](x, y T) int {
+	return cmp.Or(cmp.Compare(x.Seat().Until, y.Seat().Until), byNumber(x, y))
+}
+
 // Move sets the place of the holder of a seat. Use Park and Go to move into and out of
 // the line.
 func (l *Line[T]) Move(x T, to Place) {
 	seat := x.Seat()
 	if seat.Place == Parked {
 		l.parked[seat.Reason]--
-		l.all = remove(l.all, x)
+		l.all = remove(l.all, x, byNumber)
 	}
 	if to == Parked {
 		l.parked[seat.Reason]++
-		l.all = insert(l.all, x)
+		l.all = insert(l.all, x, byNumber)
 	}
 	l.at[seat.Place]--
 	l.at[to]++
@@ -225,7 +267,7 @@ func (l *Line[T]) Leave(x T) {
 		k.first = k.behind[0]
 		k.behind[0] = none
 		k.behind = k.behind[1:]
-		if k.first.Seat().Place == Parked {
+		if seat := k.first.Seat(); seat.Place == Parked && seat.Until == 0 {
 			l.mayGo(k.first)
 		}
 	default:
@@ -253,12 +295,13 @@ func (l *Line[T]) Take(takes func(T) bool) []T {
 // none of them is behind another.
 func (l *Line[T]) Empty() []T {
 	all := l.All()
-	l.ready, l.fresh = nil, nil
+	l.asleep, l.ready, l.fresh = nil, nil, nil
 	for _, k := range l.keys {
 		k.behind = slices.DeleteFunc(k.behind, func(x T) bool { return x.Seat().Place == Parked })
 	}
 	for _, x := range all {
 		l.Move(x, Away)
+		x.Seat().Until = 0
 	}
 	l.all = nil // with its memory
 	return all

@@ -32,7 +32,7 @@ func TestHoldersOfAKeyGoOneAfterTheOther(t *testing.T) {
 	}
 	for _, x := range []*holder{a, b, c} {
 		l.Sit(x)
-		l.Park(x, 1, 5)
+		l.Park(x, 1, 5, 0)
 	}
 	require.Equal(t, [line.Reasons]int{1: 3}, l.Parked())
 	require.Same(t, a, next())
@@ -44,7 +44,7 @@ func TestHoldersOfAKeyGoOneAfterTheOther(t *testing.T) {
 	require.Same(t, a, first)
 	l.Leave(a)
 	require.Same(t, b, next(), "its number is lower than 3's")
-	l.Park(b, 0, 6)
+	l.Park(b, 0, 6, 0)
 	front, _ = l.Front()
 	require.Same(t, b, front, "it is back in its old place")
 	require.Equal(t, []*holder{b, c}, l.Empty())
@@ -90,7 +90,7 @@ func TestLineAgainstAModel(t *testing.T) {
 				l.Sit(x)
 				seated = append(seated, x)
 				if rapid.Bool().Draw(t, "parks") {
-					l.Park(x, uint8(rapid.IntRange(0, 1).Draw(t, "reason")), 0)
+					l.Park(x, uint8(rapid.IntRange(0, 1).Draw(t, "reason")), 0, 0)
 				}
 			case 2:
 				if front, ok := l.Front(); ok {
@@ -107,7 +107,7 @@ func TestLineAgainstAModel(t *testing.T) {
 			case 4: // only those that came, or are the first of their keys, park again
 				if x := pick(line.Coming, line.Inside); x != nil {
 					x.failed = x.seat.Place == line.Inside && rapid.Bool().Draw(t, "failed")
-					l.Park(x, 0, 0)
+					l.Park(x, 0, 0, 0)
 				}
 			case 5:
 				if x := pick(line.Coming, line.Inside); x != nil {

@@ -72,6 +72,9 @@ func Parse(pattern string) (*Pattern, *Offence) {
 		}
 		i += size
 	}
+	if off := ofAnotherSystem(pattern); off != nil {
+		return nil, off
+	}
 	x := expander{pattern: pattern}
 	expansions, off := x.sequence(false)
 	if off != nil {
@@ -88,6 +91,48 @@ func Parse(pattern string) (*Pattern, *Offence) {
 		}
 	}
 	return p, nil
+}
+
+// foreignWildcards are whole segments of patterns of NATS, AMQP and MQTT, and what they mean here.
+var foreignWildcards = map[string]string{">": "**", "#": "**", "+": "*"}
+
+// ofAnotherSystem returns the offence of a pattern with the wildcards or the separators of another system, or nil. They are
+// taken for such where a whole segment is a wildcard.
+func ofAnotherSystem(pattern string) *Offence {
+	const separators = "./:"
+	found := ""
+	at := 0
+	var meant strings.Builder
+	for begin := 0; begin <= len(pattern); {
+		end := len(pattern)
+		if i := strings.IndexAny(pattern[begin:], separators); i >= 0 {
+			end = begin + i
+		}
+		part := pattern[begin:end]
+		ours, foreign := foreignWildcards[part]
+		slashed := begin > 0 && pattern[begin-1] != '.' || end < len(pattern) && pattern[end] != '.'
+		if (foreign || slashed && (part == "*" || part == "**")) && found == "" {
+			found, at = part, begin
+		}
+		if foreign {
+			part = ours
+		}
+		meant.WriteString(part)
+		if end < len(pattern) {
+			meant.WriteByte('.')
+		}
+		begin = end + 1
+	}
+	if found == "" {
+		return nil
+	}
+	if _, off := Parse(meant.String()); off != nil { // like that of http://*: it was not meant so
+		return nil
+	}
+	if foreignWildcards[found] != "" {
+		return offence(at, "%s is no wildcard here: write %q", found, meant.String())
+	}
+	return offence(at, "dots separate the segments of a type: write %q", meant.String())
 }
 
 // parse splits an expansion into segments.

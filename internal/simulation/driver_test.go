@@ -438,11 +438,14 @@ func (s *simulation) newSubscription() (*simSub, []eventbus.SubscribeOption) {
 	}
 	if s.chance(0.1) {
 		c.state = eventbus.CircuitDisabled
-		circuit = append(circuit, eventbus.NoCircuit())
+		circuit = []eventbus.CircuitOption{eventbus.NoCircuit()}
 	}
 	sub.whenOpen = simPick(s, eventbus.HoldWhenOpen, eventbus.HoldWhenOpen, eventbus.DeadLetterWhenOpen, eventbus.DropWhenOpen)
 	sub.holds = simPick(s, 1, 3, 60, 60) // no more than the bus lets go at a time
-	options = append(options, eventbus.Circuit(circuit...), sub.whenOpen, eventbus.LineCapacity(sub.holds))
+	options = append(options, eventbus.Circuit(circuit...), eventbus.LineCapacity(sub.holds))
+	if c.state != eventbus.CircuitDisabled {
+		options = append(options, sub.whenOpen)
+	}
 	sub.most = eventbus.DefaultMaxAbandoned
 	if hung := rand.New(rand.NewPCG(s.seed, 200+uint64(s.names))); hung.IntN(3) == 0 { // so that the others stay as they are
 		sub.most = 1 + hung.IntN(3)

@@ -753,7 +753,7 @@ func (s *simulation) auditBooks(metrics eventbus.Metrics) {
 	for _, sub := range s.model.subs {
 		held += len(testhooks.Parked(sub.made))
 	}
-	simCheck(metrics.Ledger.Held+metrics.Ledger.Throttled == int64(held), "%d are parked at subscriptions: %+v", held, metrics.Ledger)
+	simCheck(metrics.Ledger.Held+metrics.Ledger.Throttled+metrics.Ledger.Snoozed == int64(held), "%d are parked at subscriptions: %+v", held, metrics.Ledger)
 }
 
 // meet notes what waits at gates now, and reports whether anything has come.
@@ -818,7 +818,7 @@ func (s *simulation) settleAccounts() {
 		simCheck(errors.Is(end.err, first) && errors.Is(first, end.err), "Shutdown returned %v, and %v", first, end.err)
 	}
 	ledger := s.bus.Metrics().Ledger
-	left := ledger.Queued + ledger.Running + ledger.Waiting + ledger.Held + ledger.Scheduled + ledger.Throttled + ledger.Recording
+	left := ledger.Queued + ledger.Running + ledger.Waiting + ledger.Held + ledger.Scheduled + ledger.Throttled + ledger.Snoozed + ledger.Recording
 	simCheck(ledger.Balanced() && left == 0, "something is left in memory: %+v", ledger)
 	simCheck(ledger.Cancelled == l.cancelled, "%d were cancelled, and %d are counted", l.cancelled, ledger.Cancelled)
 	gone := ledger.Replays + int64(len(l.purged)) + s.purged

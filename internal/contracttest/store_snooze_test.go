@@ -1,0 +1,153 @@
+package contracttest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// The due time of a snooze, and the number of them, survive a crash. Only later events of the key at the subscription wait.
+func TestF6_ASnoozeSurvivesACrash(t *testing.T) {
+	for _, key := range []string{"", "k"} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			calls := 0
+			subscribe := func() *eventbus.Bus {
+				bus, _ := disk.open(t)
+				disk.handles(t, bus, "mail", func(payload string, _ int) error {
+					if calls++; payload == "1" && calls == 1 {
+						return eventbus.Snooze(time.Hour)
+					}
+					return nil
+				})
+				disk.handles(t, bus, "audit", nil)
+				require.NoError(t, bus.Start(t.Context()))
+				return bus
+			}
+			bus := subscribe()
+			var opts []eventbus.PublishOption
+			if key != "" {
+				opts = append(opts, eventbus.Key(key))
+			}
+			id := mustPublish(t, bus, "a", "1", opts...)
+			time.Sleep(30 * time.Minute)
+			require.EqualValues(t, 1, bus.Metrics().Ledger.Snoozed)
+			disk.crash(bus)
+
+			bus = subscribe()
+			mustPublish(t, bus, "a", "2", opts...)
+			synctest.Wait()
+			want := []string{"mail 1 1", "audit 1 1", "mail 2 1", "audit 2 1"}
+			if key != "" {
+				want = []string{"mail 1 1", "audit 1 1", "audit 2 1"}
+			}
+			require.Equal(t, want, disk.took())
+			status, err := bus.Event(t.Context(), id)
+			require.NoError(t, err)
+			require.Len(t, status.Dispatches, 1)
+			is := status.Dispatches[0]
+			require.Equal(t, 1, is.Snoozes)
+			require.WithinDuration(t, time.Now().Add(30*time.Minute), is.Due, time.Millisecond)
+			time.Sleep(29 * time.Minute)
+			require.Empty(t, disk.took())
+			time.Sleep(2 * time.Minute)
+			want = []string{"mail 1 1"}
+			if key != "" {
+				want = append(want, "mail 2 1")
+			}
+			require.Equal(t, want, disk.took())
+			shutdown(t, bus)
+			require.Empty(t, disk.Dump().Records)
+		})
+	}
+}
+
+// A store keeps what sleeps beyond the line's capacity. It is no reason for new deliveries to wait.
+func TestF6_TheStoreKeepsWhatALineHasNoRoomFor(t *testing.T) {
+	ofManyEvents(t)
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		asleep := make(map[string]bool)
+		disk.handles(t, bus, "mail", func(payload string, _ int) error {
+			if strings.HasPrefix(payload, "s") && !asleep[payload] {
+				asleep[payload] = true
+				return eventbus.Snooze(time.Hour)
+			}
+			return nil
+		}, eventbus.Concurrency(1))
+		require.NoError(t, bus.Start(t.Context()))
+		const events = eventbus.DefaultLineCapacity + 500
+		for i := range events {
+			mustPublish(t, bus, "a", fmt.Sprint("s", i))
+		}
+		synctest.Wait()
+		l := bus.Metrics().Ledger
+		require.EqualValues(t, eventbus.DefaultLineCapacity, l.Snoozed)
+		require.EqualValues(t, 500, l.Stored)
+		mustPublish(t, bus, "a", "now")
+		synctest.Wait()
+		require.Equal(t, "mail now 1", disk.took()[events])
+		time.Sleep(2 * time.Hour)
+		require.Equal(t, events, len(disk.took())) //nolint:testifylint // Len would print them
+		require.Empty(t, letters(t, bus))
+		shutdown(t, bus)
+		require.Empty(t, disk.Dump().Records)
+	})
+}
+
+// Shutdown leaves what sleeps to the store, and the next process has it when it is due.
+func TestF6_ShutdownLeavesItToTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", always(eventbus.Snooze(time.Hour)))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "1")
+		synctest.Wait()
+		began := time.Now()
+		shutdown(t, bus)
+		require.Zero(t, time.Since(began))
+
+		bus, _ = disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		time.Sleep(time.Hour - time.Second)
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		time.Sleep(2 * time.Second)
+		require.Equal(t, []string{"mail 1 1"}, disk.took())
+		shutdown(t, bus)
+		require.Empty(t, disk.Dump().Records)
+	})
+}
+
+// Throttle is not persisted: after a crash the first call hears it again.
+func TestF8_ACrashForgetsTheDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", always(eventbus.Throttle(errBoom, time.Minute)))
+		require.NoError(t, bus.Start(t.Context()))
+		for i := range 3 {
+			mustPublish(t, bus, "a", fmt.Sprint(i))
+			synctest.Wait()
+		}
+		require.EqualValues(t, 3, bus.Metrics().Ledger.Throttled)
+		require.Equal(t, []string{"mail 0 1"}, disk.took())
+		disk.crash(bus)
+
+		bus, _ = disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		require.NoError(t, bus.Start(t.Context()))
+		synctest.Wait()
+		require.Equal(t, []string{"mail 0 1", "mail 1 1", "mail 2 1"}, disk.took())
+		shutdown(t, bus)
+		require.Empty(t, disk.Dump().Records)
+	})
+}
