@@ -47,7 +47,15 @@ func interleave(b *testing.B, chunk int, work, yardstick func(n int)) {
 
 // BenchmarkPublishHandled measures publishing until handled with one subscription and all
 // protections, against a channel of capacity 1,024 with one receiver.
-func BenchmarkPublishHandled(b *testing.B) {
+func BenchmarkPublishHandled(b *testing.B) { publishHandled(b) }
+
+// BenchmarkPublishLimited measures the same with a rate limit that is not reached.
+func BenchmarkPublishLimited(b *testing.B) {
+	publishHandled(b, eventbus.RateLimit(1_000_000_000, time.Second, 1_000_000_000))
+}
+
+func publishHandled(b *testing.B, opts ...eventbus.SubscribeOption) {
+	b.Helper()
 	ctx := context.Background()
 	bus, err := eventbus.New()
 	require.NoError(b, err)
@@ -59,7 +67,7 @@ func BenchmarkPublishHandled(b *testing.B) {
 			done <- struct{}{}
 		}
 		return nil
-	})
+	}, opts...)
 	require.NoError(b, err)
 	require.NoError(b, bus.Start(ctx))
 	payload := any("payload")
