@@ -23,7 +23,7 @@ const releaseMost = 64
 type door struct {
 	circuit  circuit.Circuit
 	hanging  circuit.Hanging
-	rate     *circuit.Rate // nil for none; guarded by mu
+	rate     *circuit.Rate // nil for none
 	running  atomic.Int32  // handler calls, except those abandoned or waiting in PublishAndWait
 	limit    int32         // limit of running; math.MaxInt32 for none
 	share    int32         // limit of running while the bus is full; math.MaxInt32 with Concurrency
@@ -70,8 +70,15 @@ func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to
 func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why *barrier) {
 	pass = o.circuit.Gate.Load()
 	n := o.running.Add(1)
-	if pass&circuit.Ask == 0 && n <= o.limit && (n <= o.share || b.machine.pool.Spare() > 0) {
-		return pass, nil
+	if n <= o.limit && (n <= o.share || b.machine.pool.Spare() > 0) {
+		switch pass & circuit.Ask {
+		case 0:
+			return pass, nil
+		case circuit.Rated:
+			if o.rate.TryTake(b.time.Nanos()) {
+				return pass, nil
+			}
+		}
 	}
 	pass, why, change := o.ask(b, d)
 	if why != nil {

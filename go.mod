@@ -10,7 +10,6 @@ require (
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0
 	go.uber.org/zap v1.28.0
-	golang.org/x/time v0.15.0
 	pgregory.net/rapid v1.3.0
 )
 

@@ -109,7 +109,7 @@ func TestZ24_DependenciesAreFewAndTheirCheckIsInCI(t *testing.T) {
 	require.NoError(t, err)
 	allowed := map[string]bool{
 		"github.com/surebus/eventbus": true, "github.com/benbjohnson/clock": true, "github.com/gobwas/glob": true,
-		"github.com/sony/gobreaker/v2": true, "go.uber.org/zap": true, "go.uber.org/multierr": true, "golang.org/x/time": true,
+		"github.com/sony/gobreaker/v2": true, "go.uber.org/zap": true, "go.uber.org/multierr": true,
 	}
 	for module := range strings.FieldsSeq(string(deps)) {
 		require.True(t, allowed[module], "%s: admin adds no dependency to the bus", module)

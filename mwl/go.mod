@@ -17,7 +17,6 @@ require (
 	github.com/gobwas/glob v1.1.0 // indirect
 	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 	go.uber.org/multierr v1.10.0 // indirect
-	golang.org/x/time v0.15.0 // indirect
 )
 
 require (

@@ -97,7 +97,7 @@ var allowedImports = map[string][]string{
 	"internal/capped":    {},
 	"internal/chart":     {},
 	"internal/circuit": {
-		"github.com/sony/gobreaker/v2", "golang.org/x/time/rate", modulePath + "/internal/timeline", modulePath + "/internal/window",
+		"github.com/sony/gobreaker/v2", modulePath + "/internal/timeline", modulePath + "/internal/window",
 	},
 	"internal/convert":     {},
 	"internal/deadline":    {},
