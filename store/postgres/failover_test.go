@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
@@ -94,9 +95,8 @@ func (f *failover) awaitReplica() {
 	require.NoError(f.t, err)
 	defer func() { require.NoError(f.t, conn.Close(f.t.Context())) }()
 	require.Eventually(f.t, func() (same bool) {
-		err := conn.QueryRow(f.t.Context(), "SELECT count(*) = 1 AND bool_and(pg_current_wal_lsn() <= replay_lsn) FROM pg_stat_replication").Scan(&same)
-		require.NoError(f.t, err)
-		return same
+		err := conn.QueryRow(f.t.Context(), "SELECT count(*) = 1 AND coalesce(bool_and(pg_current_wal_lsn() <= replay_lsn), false) FROM pg_stat_replication").Scan(&same)
+		return assert.NoError(f.t, err) && same
 	}, time.Minute, 10*time.Millisecond)
 }
 
