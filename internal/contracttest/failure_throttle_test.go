@@ -74,8 +74,8 @@ func TestF8_TheLatestEndCounts(t *testing.T) {
 			time.Sleep(time.Second)
 			return eventbus.Throttle(errBoom, e.Payload.(time.Duration))
 		}, eventbus.Named("a"))
-		for _, delay := range []time.Duration{5, 10, 7} {
-			mustPublish(t, bus, "a", delay*time.Second)
+		for _, delay := range inSeconds(5, 10, 7) {
+			mustPublish(t, bus, "a", delay)
 		}
 		time.Sleep(2 * time.Second)
 		m := metricsOf(t, bus, "a")

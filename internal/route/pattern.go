@@ -126,13 +126,14 @@ func ofAnotherSystem(pattern string) *Offence {
 	if found == "" {
 		return nil
 	}
-	if _, off := Parse(meant.String()); off != nil { // like that of http://*: it was not meant so
-		return nil
-	}
+	reason := "dots separate the segments of a type"
 	if foreignWildcards[found] != "" {
-		return offence(at, "%s is no wildcard here: write %q", found, meant.String())
+		reason = found + " is no wildcard here"
 	}
-	return offence(at, "dots separate the segments of a type: write %q", meant.String())
+	if _, off := Parse(meant.String()); off == nil { // unlike that of http://*, which was not meant so
+		return offence(at, "%s: write %q", reason, meant.String())
+	}
+	return nil
 }
 
 // parse splits an expansion into segments.
