@@ -236,7 +236,7 @@ func (t *targets) recordedAt(i int) []string {
 
 // absent returns a subscription for a name that the bus does not have. It receives nothing.
 func (b *Bus) absent(name string) *Subscription {
-	s := &Subscription{bus: b, id: name, named: true}
+	s := &Subscription{bus: b, id: name, named: true, isolated: b.config.isolation}
 	s.door.ledger = &b.ledger
 	s.door.circuit.Init(b.config.circuit, b.time)
 	s.door.hanging.Init(&s.door.circuit.Gate, math.MaxInt32)
