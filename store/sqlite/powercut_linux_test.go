@@ -48,7 +48,7 @@ func TestPowerCut(t *testing.T) {
 	for name, fault := range tierFaults {
 		t.Run(name, fault)
 	}
-	r := &cutRun{t: t, seed: seed, disk: newDisk(t, 128, "commit=1000")}
+	r := &cutRun{t: t, seed: seed, disk: newDisk(t, 512, "commit=1000")}
 	t.Run("cuts", func(t *testing.T) {
 		r.t, r.disk.t = t, t
 		for round := range cuts {
