@@ -101,8 +101,8 @@ func publishHandled(b *testing.B, opts ...eventbus.SubscribeOption) {
 		<-received
 	})
 	close(events)
-	require.True(b, bus.Metrics().Ledger.Balanced())
 	require.NoError(b, bus.Shutdown(ctx))
+	require.True(b, bus.Metrics().Ledger.Balanced()) // exact only at rest
 }
 
 // BenchmarkPublishAndWait measures publishing one event and waiting for its outcome.
