@@ -200,7 +200,7 @@ type row struct {
 	fence    int64       // the epoch of the lease under which it is in memory
 	parent   *dispatch   // from which it was split off, until that is recorded
 	copies   []*dispatch // once they are recorded
-	asleep   bool        // what it waits for, if story.notBefore is set, is the end of a snooze
+	asleep   bool        // story.notBefore, if it is set, is the end of a snooze
 	unloads  bool        // it leaves memory, as the dispatch before it in its key's order did
 	crashes  int         // see Record; 0 once an attempt has not crashed the process
 	marked   bool        // it runs in a group of suspects

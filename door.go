@@ -105,12 +105,12 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why *barrier, change circu
 	if why, _, _ = o.refusesLocked(b, a); why != nil {
 		return o.circuit.Gate.Load(), why, change
 	}
+	if o.rate != nil && !o.rate.TryTake(a.now) { // one that has not asked was quicker
+		return o.circuit.Gate.Load(), rated, change
+	}
 	pass, admits, change := o.circuit.Enter(a.now, a.fresh)
 	if !admits {
 		return pass, outage, change
-	}
-	if o.rate != nil {
-		o.rate.Take(a.now)
 	}
 	o.arrivedLocked(d)
 	if a.seated {

@@ -194,7 +194,7 @@ func ExampleSnooze() {
 	// handled <nil>
 }
 
-// A handler can know that no further attempt follows, and do then what is left to do.
+// A handler can know that no further attempt follows, and act on it.
 func ExampleDelays() {
 	ctx := context.Background()
 	bus, err := eventbus.New()

@@ -309,19 +309,21 @@ func (o *door) slowUntil() int64 {
 // postpone ends a call without an outcome: it was withdrawn, or the handler has asked for that. It returns how the delivery is
 // parked, and until when if it sleeps.
 func (m *machine) postpone(d *dispatch, s *Subscription, pass uint64, r *result) (as *barrier, until int64) {
-	m.exit(d, s, pass, noOutcome)
 	v, now := r.verdict, m.time.Nanos()
 	switch {
 	case !v.postpones():
-		return r.shut, 0
+		as = r.shut
 	case v.snooze != nil:
-		return asleep, timeline.Later(now, v.snooze.delay)
+		as, until = asleep, timeline.Later(now, v.snooze.delay)
+	default:
+		as = slowed
+		// Before exit, which would take this call for one that lets more run.
+		if delay := min(v.throttle.delay, s.throttle); s.door.slow(timeline.Later(now, delay)) {
+			m.report.throttled(d, s, delay, v.text)
+		}
 	}
-	delay := min(v.throttle.delay, s.throttle)
-	if s.door.slow(timeline.Later(now, delay)) {
-		m.report.throttled(d, s, delay, v.text)
-	}
-	return slowed, 0
+	m.exit(d, s, pass, noOutcome)
+	return as, until
 }
 
 // expires reports whether a delivery that sleeps until a point on the timeline would exceed MaxElapsed.

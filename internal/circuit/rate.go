@@ -42,16 +42,6 @@ func (r *Rate) Ready(now int64, others int) (most int, again int64) {
 	return int((r.ahead-(place-now))/r.step) + 1, 0
 }
 
-// Take counts a delivery that enters.
-func (r *Rate) Take(now int64) {
-	for {
-		place := r.next.Load()
-		if r.next.CompareAndSwap(place, max(place, now)+r.step) {
-			return
-		}
-	}
-}
-
 // TryTake counts a delivery that enters, if it may.
 func (r *Rate) TryTake(now int64) bool {
 	for {

@@ -54,7 +54,6 @@ func TestD11_RatesAtTheirBounds(t *testing.T) {
 		circuit.NewRate(1, 1, 1),
 	} {
 		require.True(t, r.TryTake(math.MaxInt64/4))
-		r.Take(math.MaxInt64 / 4)
 		most, again := r.Ready(math.MaxInt64/4, math.MaxInt)
 		require.Zero(t, most)
 		require.Positive(t, again)

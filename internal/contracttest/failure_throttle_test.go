@@ -95,6 +95,25 @@ func TestF8_TheLatestEndCounts(t *testing.T) {
 	})
 }
 
+// A call that goes alone and is throttled again begins nothing new: the log has one warning, also with a limit of one call.
+func TestF8_AThrottleAfterAThrottle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, logs := startBus(t)
+		var calls callTimes
+		calls.since = time.Now()
+		mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
+			if calls.add(time.Since(calls.since)); calls.len() < 5 {
+				return eventbus.Throttle(errBoom, time.Second)
+			}
+			return nil
+		}, eventbus.Concurrency(1))
+		mustPublish(t, bus, "a", 1)
+		shutdown(t, bus)
+		require.Equal(t, inSeconds(0, 1, 2, 3, 4), calls.all())
+		require.Equal(t, 1, logs.FilterMessageSnippet("subscription throttled").Len())
+	})
+}
+
 // No attempt, no failure, no budget of a rule, no outcome; other targets of the event go on.
 func TestF8_ItIsNoFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
