@@ -34,7 +34,7 @@ type Batch struct {
 	// New inserts records in slots of the lease. If one is in another slot, the batch is refused with ErrNotLeased,
 	// without RefusedError.Ref: the record has none.
 	New []*Record
-	// Update changes State, Due, Door, Progress, Leased, Suspect, Crashes and Destination of records that
+	// Update changes State, Due, Door, Destination, Progress, Leased, Suspect and Crashes of records that
 	// the lease has, and ignores the other fields. If the lease does not have one, the batch is refused.
 	Update []*Record
 	// Delete removes records that the lease has. If it does not have one, the batch is refused.

@@ -67,6 +67,9 @@ type Record struct {
 	State State
 	Due   time.Time // in Waiting and Scheduled, at times in Parked; otherwise zero
 	Door  string    // in Parked
+	// Destination is of Door, where the dispatch is parked, and what Claim selects by. It is empty for none, otherwise valid UTF-8 without
+	// NUL, of at most 255 bytes. The bus sets it in Parked only. A store keeps in every state what a batch says.
+	Destination string
 	// Progress is JSON: how far the dispatch is. nil for one that has not begun.
 	Progress []byte
 	// Leased is set if the bus keeps the dispatch in memory after the batch. Otherwise the record is
@@ -95,7 +98,6 @@ type Record struct {
 	Expires        time.Time // fixed: from when the dispatch must not begin any more; zero for never
 	IdempotencyKey string    // fixed; empty for none
 	KeyExpires     time.Time // fixed: the end of IdempotencyKey; zero for when no record of the event is left
-	Destination    string    // changes with Batch.Update: of Door, where the dispatch is parked
 }
 
 // SuspectCrashes is the number of Crashes from which the bus suspects a record of crashing the
@@ -121,7 +123,8 @@ const (
 	// does, and under the next lease Own is false, so that ClaimReady claims the record.
 	ClaimDue
 	// ClaimParked claims the records in Parked at one of Doors that have no Key, or have Own, in the order
-	// of Position, then Ref. ClaimReady claims the others.
+	// of Position, then Ref, of the destinations that Destinations or OtherThan selects. ClaimReady claims those with a Key
+	// and not Own, of all destinations.
 	ClaimParked
 	// ClaimEvent claims the records in Scheduled of Event, in the order of Ref.
 	ClaimEvent
@@ -136,9 +139,11 @@ type ClaimQuery struct {
 	Event ID        // for ClaimEvent
 	Slots SlotSet   // of the lease; empty: all that the lease has
 
-	// The bus does not set the following yet, and a store may ignore it.
+	// The following select by Record.Destination, for ClaimParked. "" stands for the records without one. Each has up to
+	// 10,000 distinct entries. At most one of them is set.
 
-	Destinations []string // for ClaimParked; empty: all
+	Destinations []string // the record has one of these; empty: all
+	OtherThan    []string // the record has none of these; empty: all
 }
 
 // Claimed is the result of Claim.

@@ -220,7 +220,8 @@ func (tx *transaction) update(u *driver.Record) error {
 	r := new(row)
 	*r = *old
 	c := deepCopy(u)
-	r.State, r.Due, r.Door, r.Progress, r.Leased, r.Suspect, r.Crashes = c.State, c.Due, c.Door, c.Progress, c.Leased, c.Suspect, c.Crashes
+	r.State, r.Due, r.Door, r.Destination, r.Progress = c.State, c.Due, c.Door, c.Destination, c.Progress
+	r.Leased, r.Suspect, r.Crashes = c.Leased, c.Suspect, c.Crashes
 	r.setLease(tx.epoch)
 	set(tx, tx.records, u.Ref, &r)
 	return nil

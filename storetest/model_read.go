@@ -106,7 +106,8 @@ func (r *row) matches(q driver.ClaimQuery, epoch int64) bool {
 	case driver.ClaimDue:
 		return r.isTimed() && !r.Due.After(q.Now)
 	case driver.ClaimParked:
-		return r.State == driver.Parked && slices.Contains(q.Doors, r.Door) && (r.Key == "" || r.freedIn == epoch)
+		return r.State == driver.Parked && slices.Contains(q.Doors, r.Door) && (r.Key == "" || r.freedIn == epoch) &&
+			(len(q.Destinations) == 0 || slices.Contains(q.Destinations, r.Destination)) && !slices.Contains(q.OtherThan, r.Destination)
 	case driver.ClaimEvent:
 		return r.State == driver.Scheduled && r.ID == q.Event
 	}

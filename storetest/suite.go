@@ -85,6 +85,7 @@ var conformanceParts = []struct {
 	{"Cancel", cancelTests},
 	{"Record", recordTests},
 	{"Claim", claimTests},
+	{"Destination", destinationTests},
 	{"Lease", leaseTests},
 	{"Standby", standbyTests},
 	{"Incoming", incomingTests},

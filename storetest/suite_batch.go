@@ -206,7 +206,7 @@ func testBuryExisting(t *testing.T, r *rig) {
 	requireLetters(t, newestFirst([]*driver.Letter{first, other}), page(t, s, driver.LetterQuery{}).Letters)
 }
 
-// Update changes State, Due, Door, Progress, Leased and Suspect, and nothing else.
+// Update changes State, Due, Door, Destination, Progress, Leased and Suspect, and nothing else.
 func testUpdateKeepsTheRest(t *testing.T, r *rig) {
 	s := r.open(t)
 	n := fullRecord()
@@ -214,14 +214,15 @@ func testUpdateKeepsTheRest(t *testing.T, r *rig) {
 	insert(t, s, n)
 	u := fullRecord()
 	u.Ref, u.Position, u.State, u.Leased = n.Ref, 12345, driver.Parked, true
+	u.Destination = "elsewhere"
 	want := *n
-	want.State, want.Due, want.Door, want.Progress = u.State, u.Due, u.Door, u.Progress
+	want.State, want.Due, want.Door, want.Destination, want.Progress = u.State, u.Due, u.Door, u.Destination, u.Progress
 	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{u}})
 	requireRecords(t, []*driver.Record{&want}, lookup(t, s, n.ID))
 
 	// The fields can become empty again.
 	empty := driver.Record{Ref: n.Ref, Leased: true}
-	want.State, want.Due, want.Door, want.Progress = driver.Ready, time.Time{}, "", nil
+	want.State, want.Due, want.Door, want.Destination, want.Progress = driver.Ready, time.Time{}, "", "", nil
 	apply(t, s, &driver.Batch{Now: noon, Update: []*driver.Record{&empty}})
 	requireRecords(t, []*driver.Record{&want}, lookup(t, s, n.ID))
 	counts := stats(t, s)

@@ -67,7 +67,7 @@ func fullRecord() *driver.Record {
 	r.Ref, r.Position, r.State = 0, 0, driver.Ready
 	r.Crashes, r.Own, r.Leased, r.Suspect = 0, false, false, false
 	// The bus does not set these yet, and a store need not keep them.
-	r.Slot, r.Expires, r.IdempotencyKey, r.KeyExpires, r.Destination = 0, time.Time{}, "", time.Time{}, ""
+	r.Slot, r.Expires, r.IdempotencyKey, r.KeyExpires = 0, time.Time{}, "", time.Time{}
 	return r
 }
 
@@ -77,7 +77,7 @@ func fullIncoming() *driver.Incoming {
 	in.ID = 0
 	r := fullRecord()
 	in.Record = r
-	r.State, r.Door, r.Progress = driver.Scheduled, "", nil
+	r.State, r.Door, r.Destination, r.Progress = driver.Scheduled, "", "", nil
 	return in
 }
 

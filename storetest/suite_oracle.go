@@ -161,6 +161,7 @@ func (o *oracle) change(b *driver.Batch) *driver.RefusedError {
 		}
 		r := &o.records[i]
 		r.State, r.Due, r.Door, r.Progress, r.Leased, r.Suspect, r.Crashes = u.State, u.Due, u.Door, u.Progress, u.Leased, u.Suspect, u.Crashes
+		r.Destination = u.Destination
 		r.Own = !u.Leased
 	}
 	for _, ref := range b.Delete {
@@ -298,11 +299,26 @@ func (r *oracleRecord) isFor(q driver.ClaimQuery) bool {
 		}
 		return q.Now.Compare(r.Due) >= 0
 	case driver.ClaimParked:
-		return r.State == driver.Parked && slices.Contains(q.Doors, r.Door) && (r.Own || r.Key == "")
+		return r.State == driver.Parked && slices.Contains(q.Doors, r.Door) && (r.Own || r.Key == "") && r.isOf(q)
 	case driver.ClaimEvent:
 		return r.State == driver.Scheduled && q.Event == r.ID
 	}
 	return false
+}
+
+// isOf reports whether the query selects the destination of the record.
+func (r *oracleRecord) isOf(q driver.ClaimQuery) bool {
+	for _, d := range q.OtherThan {
+		if d == r.Destination {
+			return false
+		}
+	}
+	for _, d := range q.Destinations {
+		if d == r.Destination {
+			return true
+		}
+	}
+	return len(q.Destinations) == 0
 }
 
 func (r *oracleRecord) isBefore(other *oracleRecord, kind driver.ClaimKind) bool {

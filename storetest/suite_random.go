@@ -309,6 +309,9 @@ func (w *walk) change(r oracleRecord) *driver.Record {
 	return u
 }
 
+// someDestinations are those of the random tests.
+var someDestinations = []string{"", "a", "b", "a 'ü\"%"}
+
 // progress sets the fields of Update.
 func (w *walk) progress(r *driver.Record) {
 	r.State = driver.State(w.IntN(4))
@@ -320,6 +323,9 @@ func (w *walk) progress(r *driver.Record) {
 		r.Door = fmt.Sprint("door", w.IntN(2))
 	case driver.Ready:
 	}
+	if r.Destination = ""; r.State == driver.Parked || w.IntN(8) == 0 {
+		r.Destination = someDestinations[w.IntN(len(someDestinations))]
+	}
 	if w.IntN(2) == 0 {
 		r.Progress = fmt.Appendf(nil, `{"attempts":%d}`, w.IntN(1000))
 	}
@@ -329,8 +335,18 @@ func (w *walk) progress(r *driver.Record) {
 // claimSome claims records of a random kind.
 func (w *walk) claimSome(step int) {
 	q := driver.ClaimQuery{
-		Kind: driver.ClaimKind(w.IntN(4)), Limit: 1 + w.IntN(5), Now: w.now,
+		Kind: []driver.ClaimKind{driver.ClaimReady, driver.ClaimDue, driver.ClaimParked, driver.ClaimParked, driver.ClaimEvent}[w.IntN(5)], Limit: 1 + w.IntN(5), Now: w.now,
 		Doors: [][]string{nil, {"door0"}, {"door1"}, {"door1", "door0"}}[w.IntN(4)], Event: w.ids[w.IntN(len(w.ids))],
+	}
+	if q.Kind == driver.ClaimParked {
+		of := slices.Clone(someDestinations)
+		w.Shuffle(len(of), func(i, k int) { of[i], of[k] = of[k], of[i] })
+		of = of[:w.IntN(len(of))]
+		if w.IntN(2) == 0 {
+			q.Destinations = of
+		} else {
+			q.OtherThan = of
+		}
 	}
 	want, got := w.claim(q), claim(w.t, w.s, q)
 	requireSame(w.t, want.Records, got.Records, "step %d: Claim(%+v)", step, q)
