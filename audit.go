@@ -59,9 +59,10 @@ type AuditEntry struct {
 	Denied string `json:"denied,omitempty"`
 	// Subscription is that of an order, or at which the letter died.
 	Subscription string    `json:"subscription,omitempty"`
-	Until        time.Time `json:"until,omitzero"`     // of HoldUntil
-	Letter       LetterID  `json:"letter_id,omitzero"` // of a replay or a purge
-	Event        EventID   `json:"event_id,omitzero"`  // of a replay or a cancellation
+	Destination  string    `json:"destination,omitempty"` // of an order to a destination
+	Until        time.Time `json:"until,omitzero"`        // of HoldUntil
+	Letter       LetterID  `json:"letter_id,omitzero"`    // of a replay or a purge
+	Event        EventID   `json:"event_id,omitzero"`     // of a replay or a cancellation
 	// Query is that of a bulk operation, and Count the number of letters that matched it when it
 	// began. Of an import, Count is the number of letters of its input.
 	Query *LetterQuery `json:"query,omitempty"`

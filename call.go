@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/contexts"
 	"github.com/surebus/eventbus/internal/deadline"
 )
@@ -98,7 +99,7 @@ func (c *call) invoke(m *machine, w *worker, s *Subscription, event *Event) (r r
 	// After the call is visible to the watch: cut sets halt.Cut before it stops the visible calls, so
 	// each call is stopped or does not start. From here on the call counts as running, and
 	// Unsubscribe and Pause do not wait for it.
-	if why := s.door.barred(); why != nil || m.stops(c.dispatch) {
+	if why := w.call.at.barred(); why != nil || m.stops(c.dispatch) {
 		return result{withdrawn: true, shut: why}
 	}
 	returned := false
@@ -332,7 +333,7 @@ func (a *cancellation) lendWhileWaiting(c *call) (resume func()) {
 	}
 	if a.waits++; a.waits == 1 {
 		c.bus().machine.pool.Block()
-		c.bus().machine.lend(c.subscription())
+		c.bus().machine.lend(c.dispatch.worker.call.at)
 	}
 	return func() {
 		a.mu.Lock()
@@ -345,7 +346,7 @@ func (a *cancellation) lendWhileWaiting(c *call) (resume func()) {
 
 // resumed counts the call against the concurrency limits again.
 func (c *call) resumed() {
-	c.subscription().door.running.Add(1)
+	c.dispatch.worker.call.at.begin()
 	c.bus().machine.pool.Unblock()
 }
 
@@ -416,12 +417,15 @@ func (m *machine) overran(c *call) {
 // worker concludes the attempt with err, or as stopped by Shutdown if err is nil.
 func (m *machine) abandon(c *call, err error) {
 	c.cancel()
-	hanging := &c.subscription().door.hanging
-	if err == nil { // Shutdown has cut the call
-		hanging = nil
+	var doors []*door
+	var hanging []*circuit.Hanging
+	for o := c.dispatch.worker.call.at; o != nil && err != nil; o = o.whole { // err is nil if Shutdown has cut the call
+		doors, hanging = append(doors, o), append(hanging, &o.hanging)
 	}
-	if shuts := m.abandoned.Add(c, m.time.Now().UTC, hanging); shuts > 0 {
-		m.reportHung(c.subscription(), shuts)
+	for i, shuts := range m.abandoned.Add(c, m.time.Now().UTC, hanging...) {
+		if shuts > 0 {
+			m.reportHung(doors[i], shuts)
+		}
 	}
 	m.takeOver(c, err)
 }
@@ -443,14 +447,14 @@ func (m *machine) handlerExited(w *worker, c *call, err error) {
 // takeOver hands the dispatch of a call that ended without its worker to a fresh worker.
 func (m *machine) takeOver(c *call, err error) {
 	m.pool.Replace(func(w *worker) {
-		d, s := c.dispatch, c.subscription()
+		d := c.dispatch
 		ran := d.worker.call
 		d.worker = w
 		if err != nil {
-			m.fail(d, s, &ran, result{err: err})
+			m.fail(d, &ran, result{err: err})
 			return
 		}
-		m.exit(d, s, ran.pass, noOutcome)
+		m.exit(d, ran.at, ran.pass, noOutcome)
 		d.attempt--
 		m.bury(d, ReasonShutdown)
 	})
@@ -459,8 +463,8 @@ func (m *machine) takeOver(c *call, err error) {
 // endedLate counts and logs the return of an abandoned handler. Its result is ignored.
 func (m *machine) endedLate(w *worker, c *call, r result) {
 	w.lost = true
-	if s := c.subscription(); m.abandoned.Remove(c) {
-		m.tend(s)
+	if m.abandoned.Remove(c) {
+		m.tendAll(&c.subscription().door)
 	}
 	c.subscription().counters.lateEnds.Add(1)
 	m.report.abandonedEnded(c, func() string {

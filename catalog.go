@@ -66,10 +66,11 @@ func (c *Catalog) UnmarshalJSON(text []byte) error {
 
 // CatalogSubscription describes a subscription and its options.
 type CatalogSubscription struct {
-	Subscription string   `json:"subscription"`
-	Pattern      string   `json:"pattern"`
-	Formerly     []string `json:"formerly,omitempty"`
-	Isolated     bool     `json:"isolated,omitempty"` // by Isolated or WithIsolation
+	Subscription   string   `json:"subscription"`
+	Pattern        string   `json:"pattern"`
+	Formerly       []string `json:"formerly,omitempty"`
+	Isolated       bool     `json:"isolated,omitempty"` // by Isolated or WithIsolation
+	PerDestination bool     `json:"per_destination,omitempty"`
 	// Concurrency is that of the option: Unlimited, or 0 for the default.
 	Concurrency int           `json:"concurrency,omitempty"`
 	RateLimit   *RateSettings `json:"rate_limit,omitempty"`
@@ -140,8 +141,10 @@ func (op *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 	}
 	if !known {
 		for _, s := range op.registry.list() {
-			if o := s.lastDirective.Load(); o != nil {
-				directives = append(directives, *o)
+			for _, at := range s.doors() {
+				if o := at.lastDirective.Load(); o != nil {
+					directives = append(directives, *o)
+				}
 			}
 		}
 	}
@@ -215,8 +218,8 @@ func (op *operators) catalogNow() Catalog {
 		own := s.retry.Load()
 		in := CatalogSubscription{
 			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly), Isolated: s.isolated,
-			Concurrency: s.door.concurrency(), RateLimit: s.rateLimit, MaxThrottle: s.throttle, Timeout: s.timeout, LineCapacity: s.door.bound(),
-			WhenOpen: s.door.whenOpen, WhenFull: s.door.whenFull, Circuit: CircuitSettings(*s.door.circuit.Config()),
+			Concurrency: s.concurrencyOption(), RateLimit: s.rateLimit, MaxThrottle: s.throttle, Timeout: s.timeout, LineCapacity: s.door.bound(),
+			WhenOpen: s.door.whenOpen, WhenFull: s.door.whenFull, Circuit: CircuitSettings(s.circuit), PerDestination: s.destinations != nil,
 			Retry: own.RetryPolicy.clone(), Rules: own.rules.list(), OwnRules: own.rules != nil,
 		}
 		if in.Retry.RetryIf = nil; own.set != 0 {
@@ -227,12 +230,12 @@ func (op *operators) catalogNow() Catalog {
 	return c
 }
 
-// concurrency returns the limit as the option Concurrency sets it.
-func (o *door) concurrency() int {
+// concurrencyOption returns the limit as the option Concurrency sets it.
+func (s *Subscription) concurrencyOption() int {
 	switch {
-	case o.limit < math.MaxInt32:
-		return int(o.limit)
-	case o.share == math.MaxInt32:
+	case s.concurrency < math.MaxInt32:
+		return int(s.concurrency)
+	case s.door.share == math.MaxInt32:
 		return Unlimited
 	}
 	return 0
@@ -251,19 +254,18 @@ func (o *door) bound() int {
 // underPresentNames returns the latest directive to each subscription under any of its names, as one to its
 // present name, sorted by Subscription.
 func (c *Catalog) underPresentNames(directives []Directive) (present []Directive) {
-	latest := make(map[string]Directive, len(directives))
+	latest := make(map[place]Directive, len(directives))
 	for _, o := range directives {
 		if in, ok := c.Find(o.Subscription); ok {
 			o.Subscription = in.Subscription
 		}
-		if was, ok := latest[o.Subscription]; !ok || o.At.After(was.At) {
-			latest[o.Subscription] = o
+		if was, ok := latest[o.place()]; !ok || o.At.After(was.At) {
+			latest[o.place()] = o
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(latest)) {
-		present = append(present, latest[name])
-	}
-	return present
+	return slices.SortedFunc(maps.Values(latest), func(x, y Directive) int {
+		return cmp.Or(cmp.Compare(x.Subscription, y.Subscription), cmp.Compare(x.Destination, y.Destination))
+	})
 }
 
 // Explain returns how the bus of the catalog would dispatch an event of a type, as Bus.Explain does.
@@ -302,7 +304,7 @@ func (c *Catalog) Explain(eventType string) Plan {
 		if t.Circuit = CircuitUnknown; in.Circuit.Disabled {
 			t.Circuit = CircuitDisabled
 		}
-		t.Paused = slices.ContainsFunc(c.Directives, func(o Directive) bool { return o.Subscription == in.Subscription && o.Pause })
+		t.Paused = slices.ContainsFunc(c.Directives, func(o Directive) bool { return o.place() == (place{subscription: in.Subscription}) && o.Pause })
 		if t.Paused {
 			t.ShutBy = ParkPaused
 		}

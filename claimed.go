@@ -38,7 +38,7 @@ func (f *feeder) load(r *record) *dispatch {
 	to, _ := b.registry.targetsOfRecord(r)
 	d := b.durable.decodeRow(r, to)
 	if r.State == driver.Parked && (r.Own || r.Key == "") { // see ClaimParked
-		d.seatedAt().door.comes(d)
+		d.seatedAt().doorTo(r.Destination).comes(d)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

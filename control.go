@@ -42,15 +42,15 @@ func (s *Subscription) Exists() bool { return s != nil && s.bus != nil && !s.gon
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled, *OptionError, the store's.
 func (s *Subscription) Trip(opts ...DirectiveOption) error {
-	return s.order(AuditTrip, time.Time{}, opts)
+	return s.order("", AuditTrip, time.Time{}, opts)
 }
 
 // switched trips or resets the circuit.
-func (s *Subscription) switched(circuitTo func(nanos int64) circuit.Change) (report func()) {
-	change := circuitTo(s.bus.time.Nanos())
+func (o *door) switched(b *Bus, circuitTo func(nanos int64) circuit.Change) (report func()) {
+	change := circuitTo(b.time.Nanos())
 	return func() {
-		s.bus.report.circuitChanged(s, change)
-		s.bus.machine.tend(s)
+		b.report.circuitChanged(o, change)
+		b.machine.tend(o)
 	}
 }
 
@@ -59,7 +59,7 @@ func (s *Subscription) switched(circuitTo func(nanos int64) circuit.Change) (rep
 //
 // Errors: ErrNoSubscription after Unsubscribe, ErrCircuitDisabled, *OptionError, the store's.
 func (s *Subscription) Reset(opts ...DirectiveOption) error {
-	return s.order(AuditReset, time.Time{}, opts)
+	return s.order("", AuditReset, time.Time{}, opts)
 }
 
 // Pause holds the subscription's deliveries until Resume, regardless of its circuit and its
@@ -72,7 +72,7 @@ func (s *Subscription) Reset(opts ...DirectiveOption) error {
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
 func (s *Subscription) Pause(opts ...DirectiveOption) error {
-	return s.order(AuditPause, time.Time{}, opts)
+	return s.order("", AuditPause, time.Time{}, opts)
 }
 
 // HoldUntil pauses the subscription until an instant of the wall clock or Resume. A later Pause or
@@ -82,6 +82,10 @@ func (s *Subscription) Pause(opts ...DirectiveOption) error {
 // Errors: ErrNoSubscription after Unsubscribe, an *OptionError for an instant that is not in the
 // future or after the year 9999 or an invalid option, the store's.
 func (s *Subscription) HoldUntil(t time.Time, opts ...DirectiveOption) error {
+	return s.holdUntil("", t, opts)
+}
+
+func (s *Subscription) holdUntil(destination string, t time.Time, opts []DirectiveOption) error {
 	if err := s.controllable("HoldUntil"); err != nil {
 		return err
 	}
@@ -91,23 +95,20 @@ func (s *Subscription) HoldUntil(t time.Time, opts ...DirectiveOption) error {
 	if !driver.Storable(t) {
 		return &OptionError{Option: "HoldUntil", Value: t.String(), Reason: badYear + "; Pause has no end"}
 	}
-	return s.order(AuditHoldUntil, t, opts)
+	return s.order(destination, AuditHoldUntil, t, opts)
 }
 
-// holds pauses the subscription.
-func (s *Subscription) holds(o *Directive) (report func()) {
-	s.door.pause(o.Until)
-	fields := o.fields()
-	if !o.Until.IsZero() {
-		fields = append(fields, zap.Time("until", o.Until))
+// holds pauses the subscription, or the destination.
+func (o *door) holds(b *Bus, by *Directive) (report func()) {
+	o.pause(by.Until)
+	fields := append(by.fields(), fieldsOf(o)...)
+	if !by.Until.IsZero() {
+		fields = append(fields, zap.Time("until", by.Until))
 	}
-	return func() { s.reportPause(fields...) }
-}
-
-// reportPause logs a pause, and wakes the door at its end.
-func (s *Subscription) reportPause(fields ...zap.Field) {
-	s.bus.log.Info("subscription paused", append(fields, zap.String("subscription_id", s.id))...)
-	s.bus.machine.tend(s) // the time to wake the door has changed
+	return func() {
+		b.log.Info("subscription paused", fields...)
+		b.machine.tendAll(o) // the time to wake the doors has changed
+	}
 }
 
 // Resume ends Pause, HoldUntil and Throttle. Held deliveries resume, oldest first, as the circuit admits
@@ -117,24 +118,76 @@ func (s *Subscription) reportPause(fields ...zap.Field) {
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
 func (s *Subscription) Resume(opts ...DirectiveOption) error {
-	return s.order(AuditResume, time.Time{}, opts)
+	return s.order("", AuditResume, time.Time{}, opts)
 }
 
 // resumes ends a pause and what a handler has asked for by Throttle, and forgets the calls that hang.
-func (s *Subscription) resumes(o *Directive) (report func()) {
-	resumed, _ := s.paused()
+func (o *door) resumes(b *Bus, by *Directive) (report func()) {
+	resumed, _ := o.paused(b)
 	if resumed {
-		s.door.resume()
+		o.resume()
 	}
-	resumed = s.door.endSlowdown() || resumed
-	resumed = s.door.hanging.Forgive() || resumed
-	fields := append(o.fields(), zap.String("subscription_id", s.id))
+	resumed = o.endSlowdown() || resumed
+	resumed = o.hanging.Forgive() || resumed
+	fields := append(by.fields(), fieldsOf(o)...)
 	return func() {
 		if resumed {
-			s.bus.log.Info("subscription resumed", fields...)
+			b.log.Info("subscription resumed", fields...)
 		}
-		s.bus.machine.tend(s)
+		b.machine.tendAll(o)
 	}
+}
+
+// fieldsOf returns the log fields of the subscription, or the destination, of a door.
+func fieldsOf(o *door) []zap.Field {
+	fields := []zap.Field{zap.String("subscription_id", o.of.id)}
+	if o.name != "" {
+		fields = append(fields, zap.String("destination", o.name))
+	}
+	return fields
+}
+
+// Destination is a destination of a subscription with PerDestination. Its methods do to the destination what those of
+// Subscription do to the subscription; they are safe for concurrent use. An operator's order outlives the destination's
+// deliveries, and with a store the process.
+type Destination struct {
+	of   *Subscription
+	name string
+}
+
+// Destination returns the destination with a name; CommonDestination or "" is the common one. It never returns nil: each
+// method that returns an error returns an *OptionError if the subscription was made without PerDestination, and otherwise
+// those of the method of Subscription. A destination that no delivery has had yet can be paused, too.
+func (s *Subscription) Destination(name string) *Destination {
+	return &Destination{of: s, name: destinationName(name)}
+}
+
+// Name returns the name, cut as PerDestination does.
+func (d *Destination) Name() string { return d.name }
+
+// Trip opens the destination's circuit, see Subscription.Trip.
+func (d *Destination) Trip(opts ...DirectiveOption) error {
+	return d.of.order(d.name, AuditTrip, time.Time{}, opts)
+}
+
+// Reset closes the destination's circuit, see Subscription.Reset.
+func (d *Destination) Reset(opts ...DirectiveOption) error {
+	return d.of.order(d.name, AuditReset, time.Time{}, opts)
+}
+
+// Pause holds the destination's deliveries until Resume, see Subscription.Pause.
+func (d *Destination) Pause(opts ...DirectiveOption) error {
+	return d.of.order(d.name, AuditPause, time.Time{}, opts)
+}
+
+// HoldUntil pauses the destination until an instant of the wall clock or Resume, see Subscription.HoldUntil.
+func (d *Destination) HoldUntil(t time.Time, opts ...DirectiveOption) error {
+	return d.of.holdUntil(d.name, t, opts)
+}
+
+// Resume ends Pause, HoldUntil and Throttle of the destination, and admits deliveries if it is hung, see Subscription.Resume.
+func (d *Destination) Resume(opts ...DirectiveOption) error {
+	return d.of.order(d.name, AuditResume, time.Time{}, opts)
 }
 
 func (s *Subscription) controllable(what string) error {
@@ -199,16 +252,16 @@ func (o *door) endPauseLocked(b *Bus) {
 // says so. A handler that returns when its context ends causes neither.
 const hungPatience = time.Second
 
-// reportHung reports that a subscription is hung, if it still is after hungPatience.
-func (m *machine) reportHung(s *Subscription, shuts uint32) {
+// reportHung reports that a subscription, or a destination, is hung, if it still is after hungPatience.
+func (m *machine) reportHung(o *door, shuts uint32) {
 	m.time.AfterFunc(hungPatience, func() {
-		calls, lasts := s.door.hanging.Last(shuts)
+		calls, lasts := o.hanging.Last(shuts)
 		if !lasts || m.ledger.closed.Load() {
 			return
 		}
-		m.tend(s)
+		m.tendAll(o)
 		m.log.Warn("subscription hung: its deliveries are held until abandoned calls return, or Resume",
-			zap.String("subscription_id", s.id), zap.Int("abandoned", calls), zap.Duration("timeout", s.timeout))
+			append(fieldsOf(o), zap.Int("abandoned", calls), zap.Duration("timeout", o.of.timeout))...)
 	})
 }
 

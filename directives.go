@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -25,8 +26,8 @@ type operators struct {
 
 	unreadable sync.Map // instances of whose catalogs the log has an entry, to nil
 
-	mu         sync.Mutex           // guards the following
-	directives map[string]Directive // of the store, by name
+	mu         sync.Mutex          // guards the following
+	directives map[place]Directive // of the store
 }
 
 func newOperators(b *Bus) *operators {
@@ -38,7 +39,8 @@ func newOperators(b *Bus) *operators {
 // Directive is what an operator has ordered of a subscription. It survives restarts.
 type Directive struct {
 	Subscription string    `json:"subscription"`
-	Pause        bool      `json:"pause,omitempty"` // by Pause, or by HoldUntil with Until
+	Destination  string    `json:"destination,omitempty"` // of PerDestination; empty for the whole subscription
+	Pause        bool      `json:"pause,omitempty"`       // by Pause, or by HoldUntil with Until
 	Until        time.Time `json:"until,omitzero"`
 	Trip         bool      `json:"trip,omitempty"` // the circuit was opened
 	By           string    `json:"by,omitempty"`
@@ -130,7 +132,7 @@ type verb struct {
 	what   string // the method of Subscription
 	change func(o *Directive, until time.Time)
 	// act carries it out, under operators.directing. The caller calls the result when it has released it.
-	act func(s *Subscription, o *Directive) (report func())
+	act func(at *door, b *Bus, o *Directive) (report func())
 }
 
 // verbs has the orders to subscriptions.
@@ -138,42 +140,48 @@ var verbs = map[AuditAction]*verb{
 	AuditPause: {
 		what:   "Pause",
 		change: func(o *Directive, _ time.Time) { o.Pause, o.Until = true, time.Time{} },
-		act:    (*Subscription).holds,
+		act:    (*door).holds,
 	},
 	AuditHoldUntil: {
 		what:   "HoldUntil",
 		change: func(o *Directive, until time.Time) { o.Pause, o.Until = true, until },
-		act:    (*Subscription).holds,
+		act:    (*door).holds,
 	},
 	AuditResume: {
 		what:   "Resume",
 		change: func(o *Directive, _ time.Time) { o.Pause, o.Until = false, time.Time{} },
-		act:    (*Subscription).resumes,
+		act:    (*door).resumes,
 	},
 	AuditTrip: {
 		what:   "Trip",
 		change: func(o *Directive, _ time.Time) { o.Trip = true },
-		act:    func(s *Subscription, _ *Directive) func() { return s.switched(s.door.circuit.Trip) },
+		act:    func(at *door, b *Bus, _ *Directive) func() { return at.switched(b, at.circuit.Trip) },
 	},
 	AuditReset: {
 		what:   "Reset",
 		change: func(o *Directive, _ time.Time) { o.Trip = false },
-		act:    func(s *Subscription, _ *Directive) func() { return s.switched(s.door.circuit.Reset) },
+		act:    func(at *door, b *Bus, _ *Directive) func() { return at.switched(b, at.circuit.Reset) },
 	},
 }
 
-// order carries out what an operator orders of the subscription, or asks the bus with the lease to do it. until is that of
-// AuditHoldUntil.
-func (s *Subscription) order(action AuditAction, until time.Time, opts []DirectiveOption) error {
+// place is a subscription, or one of its destinations.
+type place struct{ subscription, destination string }
+
+// order carries out what an operator orders of the subscription, or of a destination, or asks the bus with the lease to do it.
+// until is that of AuditHoldUntil.
+func (s *Subscription) order(destination string, action AuditAction, until time.Time, opts []DirectiveOption) error {
 	what := verbs[action].what
 	if err := s.controllable(what); err != nil {
 		return err
+	}
+	if destination != "" && s.destinations == nil && s.handler != nil { // a tool does not know
+		return &OptionError{Option: "Destination", Value: strconv.Quote(destination), Reason: fmt.Sprintf("needs PerDestination, and %s was made without it", s.id)}
 	}
 	o, err := newOperator(what, opts)
 	if err != nil {
 		return err
 	}
-	r := request{Action: action, Subscription: s.id, Until: until, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID}
+	r := request{Action: action, Subscription: s.id, Destination: destination, Until: until, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID}
 	if err := s.bus.operators.order(s, r); err != nil {
 		return fmt.Errorf("%s(%s): %w", what, s.id, err)
 	}
@@ -195,7 +203,9 @@ func (op *operators) order(s *Subscription, r request) error {
 		if err != nil {
 			return err
 		}
-		s.lastDirective.Store(answer.Directive)
+		at, unpin := s.pinned(r.Destination)
+		defer unpin()
+		at.lastDirective.Store(answer.Directive)
 		return op.obeyOthers()
 	}
 }
@@ -219,11 +229,16 @@ func (op *operators) carryOut(ctx context.Context, r request) error {
 // by the subscriptions that have the names then.
 func (op *operators) direct(s *Subscription, r request) error {
 	v := verbs[r.Action]
-	if s.door.circuit.Config().Disabled && (r.Action == AuditTrip || r.Action == AuditReset) {
+	at, unpin := s.pinned(r.Destination)
+	defer unpin()
+	if at.circuit.Config().Disabled && (r.Action == AuditTrip || r.Action == AuditReset) {
+		if at.whole == nil && s.destinations != nil {
+			return fmt.Errorf("%w: each destination has one, see Subscription.Destination", ErrCircuitDisabled)
+		}
 		return ErrCircuitDisabled
 	}
 	op.directing.Lock()
-	report, err := op.directLocked(s, v, r)
+	report, err := op.directLocked(at, v, r)
 	after := op.obeyLocked()
 	op.directing.Unlock()
 	report()
@@ -232,22 +247,23 @@ func (op *operators) direct(s *Subscription, r request) error {
 }
 
 // directLocked is direct for a caller that holds operators.directing.
-func (op *operators) directLocked(s *Subscription, v *verb, r request) (report func(), err error) {
-	nothing := func() {}
+func (op *operators) directLocked(at *door, v *verb, r request) (report func(), err error) {
+	nothing, s := func() {}, at.of
 	same, err := op.namesOf(context.Background(), s.id)
 	if err != nil {
 		return nothing, err
 	}
 	if s.handler == nil { // a stand-in
-		s.directed = op.directiveOf(same.Of(s.id))
+		at.directed = op.directiveOf(same.Of(s.id), at.name)
 	}
 	entry := op.entry(r.operator(), r.Action)
-	next := s.directed
-	next.Subscription, next.At, next.By, next.Why = s.id, entry.At, r.By, r.Why
-	if !next.At.After(s.directed.At) { // the clock was set back, and the latest counts
-		next.At = s.directed.At.Add(1)
+	next := at.directed
+	next.Subscription, next.Destination, next.At, next.By, next.Why = s.id, at.name, entry.At, r.By, r.Why
+	if !next.At.After(at.directed.At) { // the clock was set back, and the latest counts
+		next.At = at.directed.At.Add(1)
 	}
 	v.change(&next, r.Until)
+	entry.Destination = at.name
 	if entry.Subscription = s.id; entry.Action == AuditHoldUntil {
 		entry.Until = next.Until
 	}
@@ -262,9 +278,9 @@ func (op *operators) directLocked(s *Subscription, v *verb, r request) (report f
 	if shared {
 		op.keepDirectives(all)
 	}
-	s.directed = next
-	s.lastDirective.Store(&next)
-	return v.act(s, &next), nil
+	at.directed = next
+	at.lastDirective.Store(&next)
+	return v.act(at, op.Bus, &next), nil
 }
 
 // to returns the directive as one to the subscription of a name.
@@ -275,20 +291,20 @@ func (o Directive) to(name string) Directive {
 
 // obeyed applies a directive from the store that was given to an earlier process, by another one, or to another
 // subscription of a name. The caller holds operators.directing, or has not added the subscription yet.
-func (s *Subscription) obeyed(o Directive) (change circuit.Change) {
-	was := s.directed
-	s.directed = o
-	if s.lastDirective.Store(nil); o.Pause || o.Trip {
-		s.lastDirective.Store(&o)
+func (at *door) obeyed(o Directive) (change circuit.Change) {
+	was := at.directed
+	at.directed = o
+	if at.lastDirective.Store(nil); o.Pause || o.Trip {
+		at.lastDirective.Store(&o)
 	}
-	now := s.bus.time.Now()
+	now := at.of.bus.time.Now()
 	switch {
 	case o.Pause: // it ends at once if Until has come
-		s.door.pause(o.Until)
+		at.pause(o.Until)
 	case was.Pause:
-		s.door.resume()
+		at.resume()
 	}
-	if c := &s.door.circuit; !c.Config().Disabled {
+	if c := &at.circuit; !c.Config().Disabled {
 		since := max(now.UTC.Sub(o.At), 0) // not later than now if the clock was set back
 		switch left := c.Config().OpenFor - since; {
 		case o.Trip && !was.Trip && left > 0:
@@ -310,9 +326,9 @@ func (op *operators) loadDirectives(ctx context.Context) error {
 	}
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	op.directives = make(map[string]Directive, len(directives))
+	op.directives = make(map[place]Directive, len(directives))
 	for _, o := range directives {
-		op.directives[o.Subscription] = o
+		op.directives[o.place()] = o
 	}
 	return nil
 }
@@ -322,8 +338,8 @@ func (op *operators) keepDirectives(all []Directive) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	for _, o := range all {
-		if !o.At.Before(op.directives[o.Subscription].At) {
-			op.directives[o.Subscription] = o
+		if !o.At.Before(op.directives[o.place()].At) {
+			op.directives[o.place()] = o
 		}
 	}
 }
@@ -343,12 +359,16 @@ func (op *operators) obeyOthers() error {
 func (op *operators) obeyLocked() (report func()) {
 	var reports []func()
 	for _, s := range op.registry.list() {
-		if o := op.directiveOf(s.names()); !o.At.IsZero() && o != s.directed {
-			change := s.obeyed(o)
-			reports = append(reports, func() {
-				op.report.circuitChanged(s, change)
-				op.machine.tend(s)
-			})
+		for _, name := range op.destinationsOf(s) {
+			at, unpin := s.pinned(name)
+			if o := op.directiveOf(s.names(), name); !o.At.IsZero() && o != at.directed {
+				change := at.obeyed(o)
+				reports = append(reports, func() {
+					op.report.circuitChanged(at, change)
+					op.machine.tendAll(at)
+				})
+			}
+			unpin()
 		}
 	}
 	return func() {
@@ -358,17 +378,65 @@ func (op *operators) obeyLocked() (report func()) {
 	}
 }
 
-// directiveOf returns the latest directive to a subscription, under any of its names, that the store had when loadDirectives
-// read it, as one to the last of the names.
-func (op *operators) directiveOf(names []string) (latest Directive) {
-	op.mu.Lock()
-	defer op.mu.Unlock()
-	return op.directiveOfLocked(names)
+// pinned returns the door of a destination, or the subscription's own for "", and keeps it from being forgotten until unpin is
+// called.
+func (s *Subscription) pinned(destination string) (at *door, unpin func()) {
+	if s.destinations == nil || destination == "" {
+		return &s.door, func() {}
+	}
+	return s.destinations.pinned(destination)
 }
 
-func (op *operators) directiveOfLocked(names []string) (latest Directive) {
+// destinationsOf returns "", for a subscription, and its destinations to which there is a directive.
+func (op *operators) destinationsOf(s *Subscription) []string {
+	all := []string{""}
+	if s.destinations == nil {
+		return all
+	}
+	names := s.names()
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	for at, o := range op.directives {
+		if at.destination != "" && slices.Contains(names, at.subscription) && (o.Pause || o.Trip || s.destinations.find(at.destination) != nil) {
+			all = append(all, at.destination)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// storedAs returns the name under which a store has the directive. No name of a subscription has the separator.
+func (o *Directive) storedAs() string {
+	if o.Destination == "" {
+		return o.Subscription
+	}
+	return o.Subscription + "\x1f" + o.Destination
+}
+
+// place returns to what the directive is.
+func (o *Directive) place() place { return place{o.Subscription, o.Destination} }
+
+// obeyDestinations makes the destinations of a subscription that is being made obey what was ordered of them.
+func (op *operators) obeyDestinations(s *Subscription) {
+	for _, name := range op.destinationsOf(s) {
+		if at, unpin := s.pinned(name); name != "" {
+			op.report.circuitChanged(at, at.obeyed(op.directiveOf(s.names(), name)))
+			unpin()
+		}
+	}
+}
+
+// directiveOf returns the latest directive to a subscription or a destination, under any of its names, that the store had when loadDirectives
+// read it, as one to the last of the names.
+func (op *operators) directiveOf(names []string, destination string) (latest Directive) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return op.directiveOfLocked(names, destination)
+}
+
+func (op *operators) directiveOfLocked(names []string, destination string) (latest Directive) {
 	for _, name := range names {
-		if o := op.directives[name]; o.At.After(latest.At) {
+		if o := op.directives[place{name, destination}]; o.At.After(latest.At) {
 			latest = o.to(names[len(names)-1])
 		}
 	}
@@ -378,15 +446,21 @@ func (op *operators) directiveOfLocked(names []string) (latest Directive) {
 // inherited returns directives that a subscription found under another name, as ones to each of its names, for the
 // store: the next version of the program may know only the present one.
 func (op *operators) inherited() (all []Directive) {
-	subscriptions := op.registry.list()
+	for _, s := range op.registry.list() {
+		for _, destination := range op.destinationsOf(s) {
+			all = append(all, op.inheritedBy(s.names(), destination)...)
+		}
+	}
+	return all
+}
+
+func (op *operators) inheritedBy(names []string, destination string) (all []Directive) {
 	op.mu.Lock()
 	defer op.mu.Unlock()
-	for _, s := range subscriptions {
-		latest := op.directiveOfLocked(s.names())
-		for _, name := range s.names() {
-			if latest.At.After(op.directives[name].At) {
-				all = append(all, latest.to(name))
-			}
+	latest := op.directiveOfLocked(names, destination)
+	for _, name := range names {
+		if latest.At.After(op.directives[place{name, destination}].At) {
+			all = append(all, latest.to(name))
 		}
 	}
 	return all

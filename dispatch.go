@@ -204,8 +204,8 @@ type row struct {
 	unloads  bool        // it leaves memory, as the dispatch before it in its key's order did
 	crashes  int         // see Record; 0 once an attempt has not crashed the process
 	marked   bool        // it runs in a group of suspects
-	fromLine bool        // from those that are parked at its last target's door
-	counted  bool        // the door counts it in spill.coming
+	from     *door       // at which it was parked when it was claimed; nil for another
+	counted  bool        // that door counts it in spill.coming
 }
 
 // row returns nil without a store.
@@ -214,13 +214,6 @@ func (d *dispatch) row() *row {
 		return nil
 	}
 	return d.origin.row
-}
-
-// isClaimed reports whether the delivery was claimed from those that are parked at its last target's
-// door.
-func (d *dispatch) isClaimed() bool {
-	s := d.row()
-	return s != nil && s.fromLine
 }
 
 // addRow gives a dispatch a place for its record. Copies and split deliveries share their origin, so
@@ -258,11 +251,14 @@ type story struct {
 // detours has the parts of a story that few dispatches have: most failures involve no rule and no
 // door.
 type detours struct {
-	spent    []spent          // records of rules' budgets
-	skipped  []int32          // targets that were split off
-	seat     line.Seat        // at the last target's door
-	snoozes  int32            // times that it was snoozed there
-	observed *observedAttempt // whose begin was reported and whose end was not
+	destination string           // of the next target, once it was asked; "" for not yet
+	at          *door            // of the destination at which it has its seat; nil for the subscription's
+	home        *door            // another one, at which later ones of its key stay behind it; mostly nil
+	spent       []spent          // records of rules' budgets
+	skipped     []int32          // targets that were split off
+	seat        line.Seat        // at the last target's door
+	snoozes     int32            // times that it was snoozed there
+	observed    *observedAttempt // whose begin was reported and whose end was not
 }
 
 // spent records how much of a rule's budget a dispatch has used, and its last delay there.
@@ -335,8 +331,11 @@ func (d *dispatch) keep(f failure) {
 
 // passed resets the parts of the story that belong to the next target, before the dispatch moves on.
 func (d *dispatch) passed() {
-	if d.story != nil {
-		d.story.mark, d.story.omittedHere = 0, 0
+	if d.story == nil {
+		return
+	}
+	if d.story.mark, d.story.omittedHere = 0, 0; d.story.detours != nil {
+		d.story.detours.destination = ""
 	}
 }
 
@@ -448,6 +447,12 @@ func (s *story) at(target *Subscription) *story {
 		if s.detours != nil && len(s.detours.spent) > 0 {
 			part.detours = &detours{spent: slices.Clone(s.detours.spent)}
 		}
+	}
+	if s.detours != nil && s.detours.destination != "" {
+		if part.detours == nil {
+			part.detours = &detours{}
+		}
+		part.detours.destination = s.detours.destination
 	}
 	return part
 }

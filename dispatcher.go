@@ -4,7 +4,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/timeline"
 )
@@ -24,7 +23,8 @@ type worker struct {
 // callState has the data of a call that conclude needs. It is a field of the worker, so that the
 // worker that takes over an abandoned call can read it.
 type callState struct {
-	pass    uint64 // through the circuit
+	at      *door
+	pass    uint64 // through its circuit
 	started int64
 	weight  uint32 // number of calls that the latency represents; 0 if it is not measured
 }
@@ -48,9 +48,12 @@ func (m *machine) run(w *worker, d *dispatch) {
 			m.withdraw(d)
 			return
 		}
-		pass, shut := s.door.enter(m.Bus, d)
+		at, pass, shut := m.enter(w, d, s, &event)
+		if w.lost {
+			return
+		}
 		if shut == nil {
-			c := m.begin(w, d, s, pass)
+			c := m.begin(w, d, at, pass)
 			r := c.invoke(m, w, s, &event)
 			if !c.word.End() {
 				m.endedLate(w, c, r) // the watch abandoned it: a fresh worker owns d
@@ -58,7 +61,7 @@ func (m *machine) run(w *worker, d *dispatch) {
 			}
 			c.cancel()
 			if !r.withdrawn && !r.verdict.postpones() {
-				if !m.conclude(d, s, &w.call, r) {
+				if !m.conclude(d, &w.call, r) {
 					return
 				}
 				if int(d.next) < len(d.to.subscriptions)-1 {
@@ -66,13 +69,13 @@ func (m *machine) run(w *worker, d *dispatch) {
 				}
 				continue
 			}
-			shut, until = m.postpone(d, s, pass, &r)
+			shut, until = m.postpone(d, at, pass, &r)
 		}
 		if m.stops(d) {
 			m.withdraw(d)
 			return
 		}
-		if m.park(d, s, shut, until) { // d itself is parked or settled
+		if m.park(d, at, shut, until) { // d itself is parked or settled
 			return
 		}
 	}
@@ -96,7 +99,7 @@ func (m *machine) beginAttempt(w *worker, d *dispatch, event *Event) {
 // While the timeline ticks, the watch sets the call's deadline at the next tick: up to a tick late,
 // but never early. Otherwise, and for timeouts below two ticks, begin arms the watch at once. When
 // the ticking ends, the watch looks once more.
-func (m *machine) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *call {
+func (m *machine) begin(w *worker, d *dispatch, at *door, pass uint64) *call {
 	m.report.attemptBegun(d)
 	c := &d.first
 	if c.dispatch != nil { // a handler of an earlier attempt may still use it
@@ -107,7 +110,7 @@ func (m *machine) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *c
 	}
 	c.dispatch, c.target, c.word = d, d.next, deadline.Begin(uint32(d.attempt))
 	now, exact := m.time.Recent()
-	w.call = callState{pass: pass, started: now.Nanos}
+	w.call = callState{at: at, pass: pass, started: now.Nanos}
 	switch {
 	case exact:
 		w.call.weight = 1
@@ -115,7 +118,7 @@ func (m *machine) begin(w *worker, d *dispatch, s *Subscription, pass uint64) *c
 		w.call.started, w.call.weight = m.time.Nanos(), latencySample
 	}
 	w.slot.Show(c)
-	if !m.time.Ticks() || s.timeout < 2*timeline.Tick {
+	if !m.time.Ticks() || at.of.timeout < 2*timeline.Tick {
 		m.watch.Arm(w.slot)
 	}
 	return c
@@ -129,22 +132,23 @@ func (w *worker) samples() bool {
 }
 
 // conclude applies the result of a call that has ended. It reports whether the attempt continues.
-func (m *machine) conclude(d *dispatch, s *Subscription, ran *callState, r result) bool {
+func (m *machine) conclude(d *dispatch, ran *callState, r result) bool {
 	if r.err != nil {
-		m.fail(d, s, ran, r)
+		m.fail(d, ran, r)
 		return false
 	}
 	if ran.weight > 0 {
-		s.counters.latency.Observe(max(time.Duration(m.time.Nanos()-ran.started), 0), ran.weight)
+		ran.at.of.counters.latency.Observe(max(time.Duration(m.time.Nanos()-ran.started), 0), ran.weight)
 	}
-	m.exit(d, s, ran.pass, succeeded)
+	m.exit(d, ran.at, ran.pass, succeeded)
 	return true
 }
 
 // fail records a failure, and retries the dispatch or dead-letters it.
-func (m *machine) fail(d *dispatch, s *Subscription, ran *callState, r result) {
+func (m *machine) fail(d *dispatch, ran *callState, r result) {
+	s := ran.at.of
 	if r.verdict != nil && r.verdict.cutShort {
-		m.exit(d, s, ran.pass, noOutcome)
+		m.exit(d, ran.at, ran.pass, noOutcome)
 		m.withdraw(d)
 		return
 	}
@@ -172,10 +176,11 @@ func (m *machine) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 	}, m.randomly(policy, s))
 	m.report.handlerFailed(d, policy, next.delay)
 	outcome := failed
-	if r.verdict.rejected && !s.door.circuit.Config().CountRejections {
+	if r.verdict.rejected && !ran.at.circuit.Config().CountRejections {
 		outcome = noOutcome
 	}
-	m.exit(d, s, ran.pass, outcome)
+	m.exit(d, ran.at, ran.pass, outcome)
+	d.goesTo(ran.at)
 	if !next.retry {
 		m.bury(d, next.reason)
 		return
@@ -185,14 +190,15 @@ func (m *machine) fail(d *dispatch, s *Subscription, ran *callState, r result) {
 }
 
 // exit removes a delivery from its door and reports its outcome to the circuit.
-func (m *machine) exit(d *dispatch, s *Subscription, pass uint64, o outcome) {
-	change := s.door.exit(m.Bus, d, pass, o)
-	if o == succeeded {
+func (m *machine) exit(d *dispatch, at *door, pass uint64, what outcome) {
+	change := at.exit(m.Bus, d, pass, what)
+	if what == succeeded {
 		d.passed()
 	}
-	m.report.circuitChanged(s, change)
-	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
-		m.tend(s)
+	m.report.circuitChanged(at, change)
+	m.tend(at)
+	if at.whole != nil {
+		m.tend(at.whole)
 	}
 	m.leaveUnawaited()
 }
@@ -235,7 +241,7 @@ func (m *machine) enqueue(d *dispatch, reserved bool) {
 func (m *machine) queue(d *dispatch, reserved bool) {
 	d.state = stateQueued
 	// The outcome of a replay replaces the letter's failure in the circuit's window.
-	if r := d.replay(); r.at != nil && r.at == d.to.subscriptions[0] {
+	if r := d.replay(); r.at != nil && r.at == d.to.subscriptions[0] && r.at.destinations == nil {
 		d.ensureStory().mark = r.mark
 	}
 	if gated := d.key != ""; reserved {
@@ -293,10 +299,9 @@ func (m *machine) applyWait(d *dispatch, delay time.Duration, due int64) {
 
 // delayUntil keeps a dispatch until its next attempt is due.
 func (m *machine) delayUntil(d *dispatch, due int64) {
-	s := d.to.subscriptions[d.next]
 	seated := d.seat().Number != 0
 	if seated {
-		s.door.away(d)
+		d.seatDoor().away(d)
 	}
 	d.state = stateWaiting
 	m.ledger.waiting.Add(1)
@@ -305,7 +310,7 @@ func (m *machine) delayUntil(d *dispatch, due int64) {
 		m.bury(d, ReasonShutdown)
 	}
 	if seated {
-		m.tend(s)
+		m.tend(d.seatDoor())
 	}
 	m.leaveUnawaited() // Shutdown may have looked before Add
 }
@@ -313,8 +318,8 @@ func (m *machine) delayUntil(d *dispatch, due int64) {
 // park handles a delivery that the door does not admit, or that is postponed: it parks it in the line, or drops or
 // dead-letters it. until is not 0 if it sleeps. If the dispatch has other deliveries, park splits this one off and returns
 // false. A parked delivery spends no attempt.
-func (m *machine) park(d *dispatch, s *Subscription, why *barrier, until int64) (all bool) {
-	parked, waiter := d, d.waiter()
+func (m *machine) park(d *dispatch, at *door, why *barrier, until int64) (all bool) {
+	s, parked, waiter := at.of, d, d.waiter()
 	switch {
 	case d.seat().Number != 0:
 		d.attempt--
@@ -333,7 +338,7 @@ func (m *machine) park(d *dispatch, s *Subscription, why *barrier, until int64) 
 	}
 	all = parked == d
 	if why != nil && why.ends != nil {
-		switch outcome, reason := why.ends(&s.door); outcome { //nolint:exhaustive // the others park it
+		switch outcome, reason := why.ends(at); outcome { //nolint:exhaustive // the others park it
 		case Dropped:
 			m.settle(parked, Dropped)
 			return all
@@ -354,7 +359,8 @@ func (m *machine) park(d *dispatch, s *Subscription, why *barrier, until int64) 
 		parked.ensureDetours().snoozes++
 		m.report.snoozed(parked, s, parked.story.detours.snoozes)
 	}
-	victim, spills, reason := s.door.sit(m.Bus, parked, why)
+	parked.goesTo(at)
+	victim, spills, reason := m.sit(parked, at, why)
 	if victim != nil {
 		m.settle(victim, Dropped)
 	}
@@ -376,20 +382,20 @@ func (m *machine) attemptHeld(d *dispatch) {
 
 // applyPark puts a delivery that has a seat into the line.
 func (m *machine) applyPark(d *dispatch) {
-	s := d.seatedAt()
+	at := d.seatDoor()
 	m.attemptHeld(d)
 	m.leaveKey(d)
 	d.state = stateParked
 	how := parking(d.seat().Reason)
-	if refused := s.door.join(m.Bus, d); refused != "" {
+	if refused := at.join(m.Bus, d); refused != "" {
 		m.bury(d, refused)
 		return
 	}
 	// From here on the line owns the delivery and may release it.
-	if how == throttled && s.door.limit == math.MaxInt32 {
-		m.shared.Store(s, nil)
+	if how == throttled && (at.limit == math.MaxInt32 || at.whole != nil) {
+		m.shared.Store(at, nil)
 	}
-	m.tend(s)
+	m.tend(at)
 	m.ledger.checkDrained() // after tend: it may be the next to probe
 }
 
@@ -465,11 +471,7 @@ func (m *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	d.arrived()
 	m.leaveKey(d)
 	m.ledger.counter(outcome).Add(1)
-	if d.seat().Number != 0 {
-		s := d.seatedAt()
-		s.door.release(m.Bus, d)
-		m.tend(s)
-	}
+	m.leaveSeat(d)
 	if last {
 		waiter.answer()
 	}

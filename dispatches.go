@@ -200,7 +200,9 @@ func (v *views) spots() []spot {
 		if s.gate != nil {
 			all = append(all, spot{DispatchQueued, func(visit visitor) { s.gate.Each(plain(visit)) }})
 		}
-		all = append(all, spot{DispatchParked, func(visit visitor) { s.door.each(v.Bus, visit) }})
+		for _, o := range s.doors() {
+			all = append(all, spot{DispatchParked, func(visit visitor) { o.each(v.Bus, visit) }})
+		}
 	}
 	return all
 }

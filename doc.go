@@ -89,7 +89,7 @@
 // Options of a subscription, for [Bus.Subscribe]:
 //
 //   - Name: [Named], [Formerly], [CallerSkip]
-//   - Limits: [Timeout], [Concurrency], [RateLimit], [MaxThrottle], [MaxAbandoned], [LineCapacity], [WhenFull]
+//   - Limits: [Timeout], [Concurrency], [RateLimit], [MaxThrottle], [MaxAbandoned], [LineCapacity], [WhenFull], [PerDestination]
 //   - Failures: [Retry], [RetryRules], [Circuit], [WhenOpen]
 //   - Handlers: [Use], [InTx], [Isolated]
 //

@@ -15,12 +15,15 @@ import (
 // also includes those inside: it protects a service that has just recovered from a burst.
 const releaseMost = 64
 
-// door decides whether a delivery may enter a subscription now. It parks the others in its line,
-// each as a separate dispatch.
+// door decides whether a delivery may enter a subscription, or one of its destinations, now. It parks the
+// others in its line, each as a separate dispatch.
 //
 // A parked delivery keeps its seat in the line until it has settled, also while it waits for a
 // retry.
 type door struct {
+	of       *Subscription
+	name     string // of the destination; "" for the subscription's own door
+	whole    *door  // for a destination, the subscription's door; otherwise nil
 	circuit  circuit.Circuit
 	hanging  circuit.Hanging
 	rate     *circuit.Rate // nil for none
@@ -32,7 +35,13 @@ type door struct {
 	whenFull WhenFull
 	ledger   *ledger
 
-	mu          sync.Mutex // guards the following, and the seats of its dispatches
+	made          int64                     // when it was made
+	pins          atomic.Int32              // uses of a destination's door by others than its deliveries
+	seats         atomic.Int32              // of the line
+	lastDirective atomic.Pointer[Directive] // directed, for readers that do not wait for the store; nil for none
+	directed      Directive                 // the last one; operators.directing guards it
+
+	mu          sync.Mutex // guards the following, and the seats of its dispatches; a destination's comes before whole's
 	slowdown    circuit.Slowdown
 	spill       spill
 	line        line.Line[*dispatch]
@@ -45,33 +54,16 @@ type door struct {
 	chosenIn    uint64            // the circuit's generation in which candidate was chosen
 }
 
-// Seat returns the dispatch's seat at the door of its last target.
-func (d *dispatch) Seat() *line.Seat { return &d.ensureDetours().seat }
-
-// Key returns the dispatch's key, or "".
-func (d *dispatch) Key() string { return d.key }
-
-// seat returns the dispatch's seat, or a zero Seat.
-func (d *dispatch) seat() line.Seat {
-	if d.story == nil || d.story.detours == nil {
-		return line.Seat{}
-	}
-	return d.story.detours.seat
-}
-
-// seatedAt returns the subscription at which the dispatch has its seat: its last target.
-func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to.subscriptions)-1] }
-
 // enter requests admission for a delivery. Call it immediately before the handler runs: an attempt
 // must take no permit of a subscription that it does not reach.
 //
 // The pass is the gate's value at entry. Every admitted delivery must leave exactly once. A delivery is
 // admitted if why is nil.
 func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why *barrier) {
+	n, all := o.begin()
 	pass = o.circuit.Gate.Load()
-	n := o.running.Add(1)
-	if n <= o.limit && (n <= o.share || b.machine.pool.Spare() > 0) {
-		switch pass & circuit.Ask {
+	if n <= o.limit && (all <= o.share || b.machine.pool.Spare() > 0) {
+		switch (pass | o.wholeGate()) & circuit.Ask {
 		case 0:
 			return pass, nil
 		case circuit.Rated:
@@ -82,16 +74,48 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why *barrier) {
 	}
 	pass, why, change := o.ask(b, d)
 	if why != nil {
-		o.running.Add(-1)
+		o.end()
 	}
-	s := d.to.subscriptions[d.next]
-	b.report.circuitChanged(s, change)
+	b.report.circuitChanged(o, change)
 	// After a refusal too: if the last running call ended while this delivery was counted as running,
 	// tend found the limit reached, and no other call would release the line.
 	if why != nil || d.seat().Number != 0 {
-		b.machine.tend(s)
+		b.machine.tend(o)
 	}
 	return pass, why
+}
+
+// begin counts a call. It returns the number of calls at the door, and at all of the subscription.
+func (o *door) begin() (n, all int32) {
+	n = o.running.Add(1)
+	if o.whole == nil {
+		return n, n
+	}
+	return n, o.whole.running.Add(1)
+}
+
+// end ends what begin has begun.
+func (o *door) end() {
+	o.running.Add(-1)
+	if o.whole != nil {
+		o.whole.running.Add(-1)
+	}
+}
+
+// wholeGate returns the bits of the subscription's gate that shut the doors of its destinations.
+func (o *door) wholeGate() uint64 {
+	if o.whole == nil {
+		return 0
+	}
+	return o.whole.circuit.Gate.Load() & circuit.Whole
+}
+
+// beside returns the number of calls of the subscription beside others at this door.
+func (o *door) beside(others int) int {
+	if o.whole == nil {
+		return others
+	}
+	return max(others, int(o.whole.running.Load())-int(o.running.Load())+others)
 }
 
 // ask is the slow path of enter, for a door that may be shut. It takes the circuit's permit last.
@@ -113,7 +137,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why *barrier, change circu
 		return pass, outage, change
 	}
 	o.arrivedLocked(d)
-	if a.seated {
+	if a.seated && d.seatDoor() == o {
 		o.line.Move(d, line.Inside)
 	}
 	return pass, nil, change
@@ -125,13 +149,10 @@ func (o *door) comesAfterLocked(d *dispatch) bool {
 	return d.key != "" && behind
 }
 
-// limitNow returns the concurrency limit that applies now. While the bus has no free worker, a
+// isLimited reports whether no call may begin beside others. While the bus has no free worker, a
 // subscription without Concurrency is limited to its share, so that others get workers too.
-func (o *door) limitNow(b *Bus) int32 {
-	if b.registry.several.Load() && b.machine.pool.Spare() == 0 {
-		return min(o.limit, o.share)
-	}
-	return o.limit
+func (o *door) isLimited(b *Bus, others int) bool {
+	return others >= int(o.limit) || b.registry.several.Load() && b.machine.pool.Spare() == 0 && o.beside(others) >= int(o.share)
 }
 
 // outcome is the outcome of a delivery for the circuit.
@@ -145,15 +166,20 @@ const (
 
 // exit removes a delivery that was admitted, and reports its outcome to the circuit.
 func (o *door) exit(b *Bus, d *dispatch, pass uint64, what outcome) (change circuit.Change) {
-	o.running.Add(-1)
+	o.end()
 	var was window.Mark
-	if d.story != nil {
+	if f := d.lastFailure(); f != nil && f.at >= o.made { // otherwise it is of the window of a destination that was forgotten
 		was = d.story.mark
+	} else if d.story != nil && o.whole == nil {
+		was = d.story.mark // of a replay
 	}
 	switch what {
 	case succeeded:
 		now, _ := b.time.Recent()
 		change = o.circuit.Succeeded(pass, now.Nanos, was)
+		if o.whole != nil {
+			o.whole.circuit.Succeeded(0, 0, 0) // it is disabled, and counts
+		}
 	case failed:
 		d.story.mark, change = o.circuit.Failed(pass, b.time.Nanos(), was)
 	case noOutcome:
@@ -168,7 +194,7 @@ func (o *door) exit(b *Bus, d *dispatch, pass uint64, what outcome) (change circ
 // barred returns why a call must not start, although its delivery was admitted, or nil: after Unsubscribe and Pause
 // have returned, no call begins. The other barriers do not promise that.
 func (o *door) barred() *barrier {
-	switch gate := o.circuit.Gate.Load(); {
+	switch gate := o.circuit.Gate.Load() | o.wholeGate(); {
 	case gate&circuit.Removed != 0:
 		return removed
 	case gate&circuit.Paused != 0:
@@ -177,122 +203,25 @@ func (o *door) barred() *barrier {
 	return nil
 }
 
-// sit gives a delivery a seat, so that later deliveries of its key queue behind it. If the line is
-// full, it returns the reason for a dead letter, or the delivery to drop: the oldest in the line,
-// or d. With spills, the delivery has no seat: only the store keeps it.
-func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills bool, refused Reason) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	seated := d.seat().Number != 0
-	how := o.parksLocked(b, d, why)
-	o.arrivedLocked(d)
-	switch {
-	case o.closed != "":
-		return nil, false, o.closed
-	case seated:
-	case how == snoozed && o.spill.allowed: // it does not come before others: only the store needs to have it, if it has no key
-		if d.key == "" && o.line.Taken() >= o.capacity && !d.isClaimed() {
-			return nil, true, ""
-		}
-	case o.goesToStoreLocked(d), o.spill.allowed && o.line.Taken() >= o.capacity && !d.isClaimed():
-		o.spillLocked(d, how)
-		return nil, true, ""
-	case o.line.Taken() < o.capacity || d.isClaimed():
-	case o.whenFull == DropNewestWhenFull:
-		return d, false, ""
-	case o.whenFull == DropOldestWhenFull:
-		oldest, ok := o.line.Oldest()
-		if !ok { // all are inside or on their way
-			return d, false, ""
-		}
-		o.line.Drop(oldest)
-		o.countLocked(b) // before the victim settles: see unsettled
-		victim = oldest
-	case o.whenFull == DeadLetterWhenFull || !parkingRules[how].publishWaits:
-		return nil, false, ReasonOverflow
-	}
-	if !seated {
-		o.line.Sit(d)
-		o.circuit.Gate.Or(circuit.Line)
-	}
-	d.Seat().Reason = uint8(how)
-	return victim, false, ""
-}
-
-// parksLocked returns how a delivery is parked that a barrier has refused: as the one that it comes behind,
-// or held while the door is shut for long. If the door has opened since, it is throttled until tend releases it.
-func (o *door) parksLocked(b *Bus, d *dispatch, why *barrier) parking {
-	if why == asleep {
-		return snoozed
-	}
-	holdsAtOnce := why != nil && why.lasts != nil && o.line.Parked()[throttled] == 0 // otherwise they become held together
-	if holdsAtOnce || o.shutsForLongLocked(b) {
-		return held
-	}
-	if first, behind := o.line.First(d.key); behind && why == behindKey {
-		if how := parking(first.seat().Reason); how != snoozed {
-			return how
-		}
-		return held // for as long as the handler of the first one has said
-	}
-	return throttled
-}
-
-// join puts a delivery with a seat into the line. If the line is closed, it returns the reason.
-func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case o.closed != "":
-		return o.closed
-	case b.machine.stops(d): // after unloadAll
-		return ReasonShutdown
-	}
-	how := d.seat().Reason
-	o.line.Park(d, how, b.time.Nanos(), d.takeNotBefore())
-	o.countLocked(b)
-	if !parkingRules[how].waiterWaits {
-		d.unawait(d.seatedAt())
-	}
-	return ""
-}
-
-// away marks a delivery with a seat as waiting for its next attempt.
-func (o *door) away(d *dispatch) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.line.Move(d, line.Away)
-}
-
-// release removes the seat of a delivery that has settled.
-func (o *door) release(b *Bus, d *dispatch) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.line.Leave(d)
-	o.choseLocked(d)
-	o.endLineLocked()
-	o.countLocked(b)
-}
-
 // tend releases as many deliveries of the line as may enter, oldest first, or the one to probe.
 //
 // Every function that lowers running, frees a seat, adds a delivery to the line, or changes the
 // gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.
-func (m *machine) tend(s *Subscription) {
-	if s.door.circuit.Gate.Load()&circuit.Line == 0 {
+func (m *machine) tend(o *door) {
+	if o.circuit.Gate.Load()&circuit.Line == 0 {
 		return
 	}
-	held, asks := s.door.tend(m.Bus, s)
+	held, asks := o.tend(m.Bus)
 	if held {
 		m.ledger.checkDrained()
 	}
 	if asks {
-		m.journal.asksForDoor(s.id)
+		m.journal.asksForDoor(o)
 	}
 }
 
 // tend reports whether throttled deliveries became held ones, and whether to claim others that the store has.
-func (o *door) tend(b *Bus, s *Subscription) (held, asks bool) {
+func (o *door) tend(b *Bus) (held, asks bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := b.time.Nanos()
@@ -300,13 +229,14 @@ func (o *door) tend(b *Bus, s *Subscription) (held, asks bool) {
 		o.line.Change(d, uint8(throttled))
 	}
 	if at := o.line.Wakes(); at != 0 {
-		o.tendAtLocked(b, s, at)
+		o.tendAtLocked(b, at)
 	}
-	held = o.shutsForLongLocked(b) && o.holdThrottledLocked(b, s)
+	o.visitorsLocked(b)
+	held = o.shutsForLongLocked(b) && o.holdThrottledLocked(b)
 	for {
 		gate := o.circuit.Gate.Load()
 		d, from := o.nextLocked(gate)
-		if d == nil || !o.releasesLocked(b, s, d, from) {
+		if d == nil || !o.releasesLocked(b, d, from) {
 			break
 		}
 		o.line.Go(d)
@@ -321,7 +251,7 @@ func (o *door) tend(b *Bus, s *Subscription) (held, asks bool) {
 
 // holdThrottledLocked turns throttled deliveries into held ones when the door shuts, because
 // waiters and Shutdown do not wait for held deliveries.
-func (o *door) holdThrottledLocked(b *Bus, s *Subscription) bool {
+func (o *door) holdThrottledLocked(b *Bus) bool {
 	if o.line.Parked()[throttled] == 0 {
 		return false
 	}
@@ -334,7 +264,7 @@ func (o *door) holdThrottledLocked(b *Bus, s *Subscription) bool {
 	}
 	o.countLocked(b)
 	for _, d := range all {
-		d.unawait(s)
+		d.unawait(o.of)
 	}
 	return true
 }
@@ -342,7 +272,7 @@ func (o *door) holdThrottledLocked(b *Bus, s *Subscription) bool {
 // releasesLocked reports whether to release the next delivery of the line. If not, one of these
 // tends the door again: a delivery that leaves or is refused, the timer set here, or a worker that
 // becomes free.
-func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from int64) bool {
+func (o *door) releasesLocked(b *Bus, next *dispatch, from int64) bool {
 	a := o.inLineLocked(b, next)
 	why, most, again := o.refusesLocked(b, a)
 	if why == nil && a.now < from {
@@ -352,7 +282,7 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from int6
 	switch {
 	case why != nil:
 		if again != math.MaxInt64 {
-			o.tendAtLocked(b, s, again)
+			o.tendAtLocked(b, again)
 		}
 		return false
 	case most == 1:
@@ -364,14 +294,14 @@ func (o *door) releasesLocked(b *Bus, s *Subscription, next *dispatch, from int6
 	}
 	// Beyond its share, a delivery must find a spare worker when it runs. Otherwise it would be
 	// throttled again, and the worker that becomes free would release it again, without end.
-	return a.others < int(o.share) || !b.registry.several.Load() || coming == 0 && b.machine.pool.Spare() > 1
+	return o.beside(a.others) < int(o.share) || !b.registry.several.Load() || coming == 0 && b.machine.pool.Spare() > 1
 }
 
 // tendAtLocked sets the timer that tends the door.
-func (o *door) tendAtLocked(b *Bus, s *Subscription, at int64) {
+func (o *door) tendAtLocked(b *Bus, at int64) {
 	if o.wakeAt == 0 || at < o.wakeAt {
 		o.wakeAt = at
-		b.machine.doors.Add(at, s)
+		b.machine.doors.Add(at, o)
 	}
 }
 
@@ -384,10 +314,10 @@ func (o *door) inLineLocked(b *Bus, d *dispatch) arrival {
 }
 
 // wake tends doors whose timers have fired.
-func (m *machine) wake(all []*Subscription) {
-	for _, s := range all {
-		s.door.woken()
-		m.tend(s)
+func (m *machine) wake(all []*door) {
+	for _, o := range all {
+		o.woken()
+		m.tend(o)
 	}
 }
 
@@ -421,7 +351,11 @@ func (o *door) countLocked(b *Bus) {
 		}
 	}
 	o.reported = parked
-	full := o.line.Taken() >= o.capacity && !o.spill.allowed && o.whenFull == WaitWhenFull && o.closed == "" && publishWaits(parked)
+	if o.whole != nil {
+		seats := int32(o.line.Taken())
+		o.of.destinations.seats.Add(int64(seats - o.seats.Swap(seats)))
+	}
+	full := o.line.Taken() >= o.capacity && !o.spill.allowed && o.whenFull == WaitWhenFull && o.whole == nil && o.closed == "" && publishWaits(parked)
 	switch {
 	case full && o.room == nil:
 		o.room = make(chan struct{})
@@ -452,13 +386,13 @@ func (o *door) parked() [line.Reasons]int {
 // workers again, and when the share may have ended.
 func (m *machine) freed() {
 	m.shared.Range(func(key, _ any) bool {
-		s := key.(*Subscription)
-		m.shared.Delete(s)
-		m.tend(s)
-		if s.door.parked()[throttled] > 0 {
-			m.shared.Store(s, nil)
+		o := key.(*door)
+		m.shared.Delete(o)
+		m.tend(o)
+		if o.parked()[throttled] > 0 {
+			m.shared.Store(o, nil)
 			if m.pool.Spare() > 1 { // a worker may have become free before Store
-				m.tend(s)
+				m.tend(o)
 			}
 		}
 		return true

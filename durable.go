@@ -212,8 +212,8 @@ func (j *durable) readDirectives(ctx context.Context) (directives []Directive, k
 	directives = make([]Directive, len(read))
 	for i, d := range read {
 		offence := json.Unmarshal(d.Body, &directives[i])
-		if offence == nil && directives[i].Subscription != d.Subscription {
-			offence = fmt.Errorf("it is to %q", directives[i].Subscription)
+		if offence == nil && directives[i].storedAs() != d.Subscription {
+			offence = fmt.Errorf("it is to %q", directives[i].storedAs())
 		}
 		if offence != nil && err == nil {
 			err = &DecodeError{What: "directive to " + strconv.Quote(d.Subscription), Err: offence}
@@ -280,13 +280,13 @@ func (j *durable) remembers(ctx context.Context, id EventID) (bool, error) {
 
 func (j *durable) comes(s *Subscription, spills bool) (arrived func()) {
 	s.door.spill.allowed = spills
-	s.door.recover()
+	s.recover()
 	hold := j.feeder.holdBack()
 	return func() { hold(s.id) }
 }
 
 // ends makes the feeder ask for deliveries of the names: another subscription may take some of them.
-func (j *durable) ends(s *Subscription) { j.feeder.askDoor(s.names()...) }
+func (j *durable) ends(s *Subscription) { j.feeder.askNames(s.names()...) }
 
 func (j *durable) dispatches() bool { return j.lifecycle.started.Load() && j.store.leads() }
 
@@ -323,7 +323,7 @@ func (j *durable) isStoreDrained(ctx context.Context) bool {
 		return false
 	}
 	stats, err := j.store.Stats(ctx)
-	throttles := stats.Parked > 0 && slices.ContainsFunc(j.registry.list(), func(s *Subscription) bool { return s.door.hasSpilled(j.Bus) })
+	throttles := stats.Parked > 0 && slices.ContainsFunc(j.registry.list(), func(s *Subscription) bool { return s.hasSpilled() })
 	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && !j.hasIncoming(ctx, stats) &&
 		j.ledger.isDrained() && j.ledger.opened() == opened
 }
@@ -459,7 +459,7 @@ func (j *durable) isBehind() bool {
 	}
 	behind := j.feeder.hasWork()
 	for _, s := range j.registry.list() {
-		behind = behind || s.door.hasSpilled(j.Bus)
+		behind = behind || s.hasSpilled()
 	}
 	return behind
 }

@@ -79,7 +79,9 @@ func (j *durable) batchOf(c *change) *changeBatch {
 			r.keep(driver.Waiting).Due = j.time.At(c.due)
 			break
 		}
-		r.keep(driver.Parked).Door = c.d.to.recorded[len(c.d.to.recorded)-1] // a former name is another process's present one
+		record := r.keep(driver.Parked)
+		record.Door = c.d.to.recorded[len(c.d.to.recorded)-1] // a former name is another process's present one
+		record.Destination = c.d.seatDoor().name
 	case toStore:
 		r.keep(driver.Ready)
 	case toSettle:

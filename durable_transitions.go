@@ -266,7 +266,7 @@ func (j *durable) applyPark(c *change) {
 		j.machine.applyPark(d)
 		return
 	}
-	s := d.seatedAt()
+	at := d.seatDoor()
 	j.machine.attemptHeld(d)
 	j.machine.leaveKey(d)
 	if c.due != 0 {
@@ -274,12 +274,12 @@ func (j *durable) applyPark(c *change) {
 		j.feeder.due.Add(j.time.At(c.due))
 		return
 	}
-	s.door.spilled() // before a restart, which begins to count anew, can find the memory empty
+	at.spilled() // before a restart, which begins to count anew, can find the memory empty
 	j.unload(d)
-	if s.gone.Load() { // it has dead-lettered those that the store had
-		j.feeder.askDoor(s.names()...)
+	if at.of.gone.Load() { // it has dead-lettered those that the store had
+		j.feeder.askNames(at.of.names()...)
 	}
-	j.machine.tend(s)
+	j.machine.tend(at)
 }
 
 // unload removes a dispatch from memory. The store has it.
@@ -304,11 +304,9 @@ func (j *durable) unload(d *dispatch) {
 	}
 	j.ledger.stored.Add(1)
 	if d.seat().Number != 0 {
-		s := d.seatedAt()
-		j.machine.noteUnloaded(&s.door, d)
-		s.door.release(j.Bus, d)
-		j.machine.tend(s)
+		j.machine.noteUnloaded(&d.seatedAt().door, d)
 	}
+	j.machine.leaveSeat(d)
 	j.ledger.checkDrained()
 }
 
@@ -334,7 +332,7 @@ func (j *durable) detains(d *dispatch) bool {
 
 func (j *durable) callEnded() { j.unloadAll() }
 
-func (j *durable) asksForDoor(name string) { j.feeder.askDoor(name) }
+func (j *durable) asksForDoor(o *door) { j.feeder.askDoor(place{o.of.id, o.name}) }
 
 // passed records it in a long attempt. It does not wait for the store: the next change of the dispatch is behind this one.
 func (j *durable) passed(on *worker, d *dispatch) {

@@ -32,7 +32,7 @@ type feeder struct {
 	again    bool          // a free record was inserted since catching began
 	caught   chan struct{} // closed when catchUp or beginToLead ends; nil otherwise. Publications and replays wait meanwhile
 	arriving int           // subscriptions that are being made
-	doors    []string      // subscriptions with deliveries to claim before anything else
+	doors    []place       // with deliveries to claim before anything else
 
 	// tookIn is set once the bus with the lease has taken in what this process had left: new events get records then, see
 	// leaves. It is set under submitting, and cleared without it.

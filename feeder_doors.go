@@ -17,27 +17,34 @@ func (f *feeder) holdBack() (arrived func(name string)) {
 		f.submitting.Lock()
 		defer f.submitting.Unlock()
 		f.arriving--
-		f.doors = append(f.doors, name)
+		f.doors = append(f.doors, place{subscription: name})
 		f.wakeUp()
 	}
 }
 
-// askDoor makes the feeder claim the deliveries that are parked in the store under these names.
-func (f *feeder) askDoor(names ...string) {
+// askDoor makes the feeder claim the deliveries that are parked in the store for these.
+func (f *feeder) askDoor(doors ...place) {
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
-	f.doors = append(f.doors, names...)
+	f.doors = append(f.doors, doors...)
 	f.wakeUp()
 }
 
-// nextDoor returns the next subscription whose deliveries are to be claimed, or "".
-func (f *feeder) nextDoor() (name string) {
+// askNames is askDoor for the names of subscriptions.
+func (f *feeder) askNames(names ...string) {
+	for _, name := range names {
+		f.askDoor(place{subscription: name})
+	}
+}
+
+// nextDoor returns the next place whose deliveries are to be claimed, or the zero place.
+func (f *feeder) nextDoor() (next place) {
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
 	if len(f.doors) > 0 {
-		name, f.doors = f.doors[0], f.doors[1:]
+		next, f.doors = f.doors[0], f.doors[1:]
 	}
-	return name
+	return next
 }
 
 // feedDoors claims deliveries at the doors that have asked. It waits for room in the queue, or
@@ -55,20 +62,31 @@ func (f *feeder) feedDoors(ctx context.Context, waits bool) error {
 }
 
 // feedDoor claims a page of the deliveries that are parked in the store at the door of a
-// subscription, under all its names. The door asks again when it has room.
-func (f *feeder) feedDoor(ctx context.Context, name string, waits bool) error {
+// subscription, under all its names, or of one of its destinations. The door asks again when it has room.
+//
+// The subscription's own door claims for all destinations but those that claim for themselves. So after a restart it
+// claims what the store has, until each destination has as much as its line keeps.
+func (f *feeder) feedDoor(ctx context.Context, at place, waits bool) error {
 	b := f.bus
-	s, exists := b.registry.doorOf(name)
+	s, exists := b.registry.doorOf(at.subscription)
 	if s == nil {
 		return nil
 	}
-	q := driver.ClaimQuery{Kind: driver.ClaimParked, Limit: s.door.roomToClaim(f.page()), Doors: b.registry.namesAtDoor(s)}
+	o, unpin := s.pinned(at.destination)
+	defer unpin()
+	q := driver.ClaimQuery{Kind: driver.ClaimParked, Limit: o.roomToClaim(f.page()), Doors: b.registry.namesAtDoor(s)}
+	switch {
+	case o.whole != nil:
+		q.Destinations = []string{o.name}
+	case s.destinations != nil && exists:
+		q.OtherThan = s.destinations.claiming()
+	}
 	more, err := f.claim(ctx, q, waits)
 	switch {
 	case err != nil, !exists && more:
-		f.askDoor(name)
-	case exists && s.door.claimEnded(more):
-		b.machine.tend(s)
+		f.askDoor(at)
+	case exists && o.claimEnded(more):
+		b.machine.tend(o)
 	}
 	return err
 }

@@ -35,7 +35,7 @@ type journal interface {
 	// left to the store now.
 	callEnded()
 	// asksForDoor is called when a door has room for deliveries that only the store has.
-	asksForDoor(name string)
+	asksForDoor(o *door)
 	// passed notes that the next target has handled the event, in an attempt with further targets.
 	passed(on *worker, d *dispatch)
 

@@ -294,8 +294,10 @@ func (lc *lifecycle) awaitCut() {
 // buryParkedAndScheduled dead-letters parked deliveries and scheduled events.
 func (lc *lifecycle) buryParkedAndScheduled() {
 	for _, s := range lc.registry.list() {
-		for _, d := range s.door.close(lc.Bus, ReasonShutdown) {
-			lc.machine.bury(d, ReasonShutdown)
+		for _, o := range s.doors() {
+			for _, d := range o.close(lc.Bus, ReasonShutdown) {
+				lc.machine.bury(d, ReasonShutdown)
+			}
 		}
 	}
 	for _, d := range lc.machine.scheduled.Close() {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/internal/abandoned"
-	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/delay"
 	"github.com/surebus/eventbus/internal/halt"
@@ -24,10 +23,10 @@ type machine struct {
 	keys         *keyGate
 	delay        *delay.Queue[*dispatch] // retries
 	scheduled    *delay.Schedule[EventID, *dispatch]
-	doors        *delay.Queue[*Subscription] // doors to tend at a time
+	doors        *delay.Queue[*door] // doors to tend at a time
 	watch        *deadline.Watch[call]
 	abandoned    abandoned.Calls[*call]
-	shared       sync.Map // *Subscription to nil: doors that may throttle because the bus is full
+	shared       sync.Map // *door to nil: those that may throttle because the bus is full
 	unloadedKeys sync.Map // leftKey to nil, see noteUnloaded
 	seenIDs      uint64   // of busy
 }
@@ -95,11 +94,9 @@ func (m *machine) leaveUnawaited() {
 }
 
 // lend stops counting a call that waits for another event.
-func (m *machine) lend(s *Subscription) {
-	s.door.running.Add(-1)
-	if s.door.circuit.Gate.Load()&circuit.Line != 0 {
-		m.tend(s)
-	}
+func (m *machine) lend(at *door) {
+	at.end()
+	m.tend(at)
 }
 
 // leftKey is a key of which a shutdown has left a dispatch to the store.

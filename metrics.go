@@ -1,7 +1,9 @@
 package eventbus
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -134,7 +136,44 @@ type SubscriptionMetrics struct {
 	LastError  string    `json:"last_error,omitempty"`
 	LastFailed time.Time `json:"last_failed,omitzero"`
 
+	// Destinations has those of a subscription with PerDestination. The numbers above are sums over all destinations; Circuit is
+	// CircuitDisabled, and Paused, Hung, Abandoned and Directive say what applies to the subscription as a whole.
+	Destinations *DestinationsMetrics `json:"destinations,omitempty"`
+
 	Options SubscriptionOptions `json:"options"`
+}
+
+// DestinationsMetrics are the destinations of a subscription with PerDestination.
+type DestinationsMetrics struct {
+	Known int `json:"known"` // destinations that are in use, or were not forgotten yet
+	// Unwell is the number of destinations that are not well: something is parked there, the circuit is not closed, or it is paused,
+	// hung or throttled.
+	Unwell int `json:"unwell"`
+	// Shared is the number of times that a new destination shared the common one, because MaxDestinations others were in use.
+	Shared int64 `json:"shared"`
+	// List has those that are not well, with the most parked deliveries first: at most 100.
+	List []DestinationMetrics `json:"list"`
+}
+
+// maxListed is the number of destinations in DestinationsMetrics.List.
+const maxListed = 100
+
+// DestinationMetrics are the state of a destination. The fields are as in SubscriptionMetrics.
+type DestinationMetrics struct {
+	Destination    string       `json:"destination"`
+	Circuit        CircuitState `json:"circuit"`
+	CircuitOpens   int64        `json:"circuit_opens"` // since it is known
+	Held           int          `json:"held"`
+	Throttled      int          `json:"throttled"`
+	Snoozed        int          `json:"snoozed"`
+	Running        int          `json:"running"`
+	ShutBy         ParkReason   `json:"shut_by,omitempty"`
+	Paused         bool         `json:"paused"`
+	PausedUntil    time.Time    `json:"paused_until,omitzero"`
+	ThrottledUntil time.Time    `json:"throttled_until,omitzero"`
+	Abandoned      int          `json:"abandoned"`
+	Hung           bool         `json:"hung"`
+	Directive      *Directive   `json:"directive,omitempty"`
 }
 
 // Parked returns the number of parked deliveries: Held, Throttled and Snoozed.
@@ -149,6 +188,8 @@ type SubscriptionOptions struct {
 	MaxThrottle  time.Duration `json:"max_throttle"`
 	WhenOpen     WhenOpen      `json:"when_open"`
 	WhenFull     WhenFull      `json:"when_full"`
+	// PerDestination is set if the others apply to each destination.
+	PerDestination bool `json:"per_destination,omitempty"`
 }
 
 // Latency summarizes the durations of a handler's calls. The bus times every failure, and one
@@ -242,57 +283,101 @@ func (b *Bus) Metrics() Metrics {
 }
 
 func (s *Subscription) metrics() SubscriptionMetrics {
-	state, opens := s.door.circuitState()
-	line := s.door.parked()
-	c := &s.counters
-	paused, until := s.paused()
-	abandoned, hung := s.door.hanging.Calls()
+	own, c := s.door.metrics(), &s.counters
 	m := SubscriptionMetrics{
-		Subscription: s.id,
-		Pattern:      s.Pattern(),
-		Successes:    int64(s.door.circuit.Successes()),
-		Failures:     c.failures.Load(),
-		Timeouts:     c.timeouts.Load(),
-		Panics:       c.panics.Load(),
-		LateEnds:     c.lateEnds.Load(),
-		Slow:         c.slow.Load(),
-		Skipped:      c.skipped.Load(),
-		Circuit:      state,
-		CircuitOpens: int64(opens),
-		Held:         line[held],
-		Throttled:    line[throttled],
-		Snoozed:      line[snoozed],
-		Running:      int(s.door.running.Load()),
-		ShutBy:       s.door.shutBy(s.bus),
-		Paused:       paused,
-		PausedUntil:  until,
-		Abandoned:    abandoned,
-		Hung:         hung,
-		Latency:      Latency(c.latency.Summary()),
+		Subscription:   s.id,
+		Pattern:        s.Pattern(),
+		Successes:      int64(s.door.circuit.Successes()),
+		Failures:       c.failures.Load(),
+		Timeouts:       c.timeouts.Load(),
+		Panics:         c.panics.Load(),
+		LateEnds:       c.lateEnds.Load(),
+		Slow:           c.slow.Load(),
+		Skipped:        c.skipped.Load(),
+		Circuit:        own.Circuit,
+		CircuitOpens:   own.CircuitOpens,
+		Held:           own.Held,
+		Throttled:      own.Throttled,
+		Snoozed:        own.Snoozed,
+		Running:        own.Running,
+		ShutBy:         own.ShutBy,
+		Paused:         own.Paused,
+		PausedUntil:    own.PausedUntil,
+		ThrottledUntil: own.ThrottledUntil,
+		Abandoned:      own.Abandoned,
+		Hung:           own.Hung,
+		Directive:      own.Directive,
+		Latency:        Latency(c.latency.Summary()),
 		Options: SubscriptionOptions{
-			Timeout:      s.timeout,
-			Concurrency:  Unlimited,
-			LineCapacity: s.door.capacity,
-			RateLimit:    s.rateLimit,
-			MaxThrottle:  s.throttle,
-			WhenOpen:     s.door.whenOpen,
-			WhenFull:     s.door.whenFull,
+			Timeout:        s.timeout,
+			Concurrency:    Unlimited,
+			LineCapacity:   s.door.capacity,
+			RateLimit:      s.rateLimit,
+			MaxThrottle:    s.throttle,
+			WhenOpen:       s.door.whenOpen,
+			WhenFull:       s.door.whenFull,
+			PerDestination: s.destinations != nil,
 		},
 	}
-	if at := s.door.slowUntil(); at > s.bus.time.Nanos() {
-		m.ThrottledUntil = s.bus.time.At(at)
-	}
-	if s.door.limit != math.MaxInt32 {
-		m.Options.Concurrency = int(s.door.limit)
-	}
-	if directive := s.lastDirective.Load(); directive != nil {
-		o := *directive
-		m.Directive = &o
+	if s.concurrency != math.MaxInt32 {
+		m.Options.Concurrency = int(s.concurrency)
 	}
 	if last := c.last.Load(); last != nil {
 		m.LastError, m.LastFailed = last.text, s.bus.time.At(last.at)
 	}
+	if s.destinations != nil {
+		s.destinations.measure(&m)
+	}
 	return m
+}
+
+// metrics returns those of a destination, or of a subscription's own door, without a name.
+func (o *door) metrics() DestinationMetrics {
+	b := o.of.bus
+	state, opens := o.circuitState()
+	line := o.parked()
+	m := DestinationMetrics{
+		Destination: o.name, Circuit: state, CircuitOpens: int64(opens),
+		Held: line[held], Throttled: line[throttled], Snoozed: line[snoozed],
+		Running: int(o.running.Load()), ShutBy: o.shutBy(b),
+	}
+	m.Paused, m.PausedUntil = o.paused(b)
+	m.Abandoned, m.Hung = o.hanging.Calls()
+	if at := o.slowUntil(); at > b.time.Nanos() {
+		m.ThrottledUntil = b.time.At(at)
+	}
+	if directive := o.lastDirective.Load(); directive != nil {
+		given := *directive
+		m.Directive = &given
+	}
+	return m
+}
+
+// measure adds what is parked at the destinations, and those that are not well.
+func (ds *destinations) measure(m *SubscriptionMetrics) {
+	all := &DestinationsMetrics{Shared: ds.shared.Load(), List: []DestinationMetrics{}}
+	m.CircuitOpens = ds.opens.Load()
+	for _, o := range ds.all() {
+		d := o.metrics()
+		all.Known++
+		m.Held, m.Throttled, m.Snoozed = m.Held+d.Held, m.Throttled+d.Throttled, m.Snoozed+d.Snoozed
+		if !d.isWell() {
+			all.List = append(all.List, d)
+		}
+	}
+	all.Unwell = len(all.List)
+	slices.SortFunc(all.List, func(x, y DestinationMetrics) int {
+		return cmp.Or(cmp.Compare(y.parked(), x.parked()), cmp.Compare(x.Destination, y.Destination))
+	})
+	all.List = all.List[:min(len(all.List), maxListed)]
+	m.Destinations = all
+}
+
+func (d *DestinationMetrics) parked() int { return d.Held + d.Throttled + d.Snoozed }
+
+// isWell reports whether nothing is parked at the destination, and nothing shuts it.
+func (d *DestinationMetrics) isWell() bool {
+	return d.parked() == 0 && (d.Circuit == CircuitClosed || d.Circuit == CircuitDisabled) && !d.Paused && !d.Hung && d.ThrottledUntil.IsZero()
 }
 
 // typeCounters are the counters of an event type.

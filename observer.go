@@ -100,6 +100,7 @@ type ScheduledRetry struct {
 // CircuitChange is a change of the state of a subscription's circuit.
 type CircuitChange struct {
 	Subscription string       `json:"subscription"`
+	Destination  string       `json:"destination,omitempty"` // with PerDestination
 	From         CircuitState `json:"from"`
 	To           CircuitState `json:"to"`
 	At           time.Time    `json:"at"` // when the bus observed the change, in UTC

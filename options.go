@@ -267,25 +267,26 @@ type SubscribeOption interface {
 }
 
 type subscriptionConfig struct {
-	name       string
-	named      bool
-	formerly   []string
-	timeout    time.Duration
-	retry      retrySettings
-	circuit    circuit.Config
-	whenOpen   WhenOpen
-	whenFull   WhenFull
-	line       int
-	limit      int // 0: the default
-	abandoned  int // 0: the default
-	throttle   time.Duration
-	rate       *RateSettings // nil for none
-	middleware []Middleware
-	once       bool
-	isolated   bool
-	opens      bool // WhenOpen was given
-	callerSkip int
-	err        error
+	name        string
+	named       bool
+	formerly    []string
+	timeout     time.Duration
+	retry       retrySettings
+	circuit     circuit.Config
+	whenOpen    WhenOpen
+	whenFull    WhenFull
+	line        int
+	limit       int // 0: the default
+	abandoned   int // 0: the default
+	throttle    time.Duration
+	rate        *RateSettings      // nil for none
+	destination func(Event) string // nil without PerDestination
+	middleware  []Middleware
+	once        bool
+	isolated    bool
+	opens       bool // WhenOpen was given
+	callerSkip  int
+	err         error
 }
 
 type subscribeOption func(*subscriptionConfig)

@@ -160,6 +160,32 @@ func Isolated() SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.isolated = true })
 }
 
+// PerDestination divides the subscription by destination: a customer, a tenant, a host. The circuit, Concurrency, RateLimit,
+// MaxAbandoned, Throttle and what operators order apply to each destination by itself, so that one that is dead, slow or
+// over its quota does not hold up the others. Subscription.Destination has the methods for one; those of the subscription
+// that pause and resume apply to all, and Trip and Reset return ErrCircuitDisabled.
+//
+// The function returns the name of an event's destination. It is called once for each delivery, within the subscription's
+// timeout, before the first call of the handler; a store keeps the answer. Concurrent calls must be safe. If it panics or
+// returns "", the destination is CommonDestination. If it does not return in time, the attempt has failed. A name
+// of more than 255 bytes, or with bytes that are not text, is cut and ends with a hash. See MaxDestinations for their number.
+//
+// Each destination has a line of its own of LineCapacity. In memory, all lines together have ten times that; beyond it, the
+// longest one is full. Publish does not wait for a full line, since it does not know the destination: with WaitWhenFull too, a
+// delivery that finds its line full becomes a dead letter, overflow. With a store it waits there. The subscription is held as
+// a whole while ten times MaxAbandoned calls of all destinations hang. While every worker is busy, all destinations together may use half of
+// WithConcurrency, unless Concurrency is Unlimited.
+//
+// Events with a key keep their order at the subscription, whatever their destinations: a delivery waits while an earlier one of its key
+// waits for a destination.
+func PerDestination(of func(Event) string) SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) {
+		if c.destination = of; of == nil {
+			c.err = &OptionError{Option: "PerDestination", Value: "nil", Reason: "must be a function that returns the name of an event's destination"}
+		}
+	})
+}
+
 // doubts has what is valid in options, and looks like a mistake: fields of a log entry.
 type doubts []zap.Field
 

@@ -78,6 +78,11 @@ type arrival struct {
 }
 
 var (
+	// forgotten: the destination's door is being forgotten. The delivery takes another one: see destinations.
+	forgotten = &barrier{
+		admits: func(o *door, _ *Bus, a arrival) (int, int64) { return unless(!a.inLine && o.has(circuit.Forgotten)) },
+	}
+
 	// removed: the subscription has ended.
 	removed = &barrier{
 		admits: func(o *door, _ *Bus, a arrival) (int, int64) { return unless(!a.inLine && o.has(circuit.Removed)) },
@@ -95,6 +100,11 @@ var (
 	paused = &barrier{
 		name: ParkPaused,
 		shuts: func(o *door, b *Bus) (bool, int64) {
+			if o.whole != nil {
+				if shut, until := o.whole.paused(b); shut {
+					return true, b.time.Look(until)
+				}
+			}
 			o.endPauseLocked(b)
 			return o.has(circuit.Paused), b.time.Look(o.pausedUntil)
 		},
@@ -104,7 +114,7 @@ var (
 	hung = &barrier{
 		name:  ParkHung,
 		shuts: func(o *door, _ *Bus) (bool, int64) { return o.has(circuit.Hung), math.MaxInt64 },
-		lasts: func(o *door) bool { return o.hanging.Lasts() },
+		lasts: func(o *door) bool { return o.hanging.Lasts() || o.whole != nil && o.whole.hanging.Lasts() },
 	}
 
 	// outage: the circuit is open, or half-open with a probe.
@@ -163,13 +173,13 @@ var (
 	// limited: a concurrency limit is reached.
 	limited = &barrier{
 		name: ParkThrottled, as: throttled,
-		admits: func(o *door, b *Bus, a arrival) (int, int64) { return unless(a.others >= int(o.limitNow(b))) },
+		admits: func(o *door, b *Bus, a arrival) (int, int64) { return unless(o.isLimited(b, a.others)) },
 	}
 )
 
 // barriers lists all reasons not to admit a delivery. A door refuses a delivery for the first that applies,
 // which gives the name and the outcome: what an operator has paused is held, and not dropped by DropWhenOpen.
-var barriers = [...]*barrier{removed, behindKey, paused, hung, outage, slowed, rated, behindLine, limited}
+var barriers = [...]*barrier{forgotten, removed, behindKey, paused, hung, outage, slowed, rated, behindLine, limited}
 
 // unless returns the result of admits for a barrier that admits all deliveries or none.
 func unless(refuses bool) (most int, again int64) {
@@ -179,8 +189,8 @@ func unless(refuses bool) (most int, again int64) {
 	return math.MaxInt, 0
 }
 
-// has reports whether the gate has a bit.
-func (o *door) has(bit uint64) bool { return o.circuit.Gate.Load()&bit != 0 }
+// has reports whether the gate has a bit, or for a destination the subscription's gate.
+func (o *door) has(bit uint64) bool { return (o.circuit.Gate.Load()|o.wholeGate())&bit != 0 }
 
 // ask returns how many deliveries like an arrival the barrier admits now. If it admits none, something
 // tends the door at the time again or before.
@@ -308,7 +318,7 @@ func (o *door) slowUntil() int64 {
 
 // postpone ends a call without an outcome: it was withdrawn, or the handler has asked for that. It returns how the delivery is
 // parked, and until when if it sleeps.
-func (m *machine) postpone(d *dispatch, s *Subscription, pass uint64, r *result) (as *barrier, until int64) {
+func (m *machine) postpone(d *dispatch, at *door, pass uint64, r *result) (as *barrier, until int64) {
 	v, now := r.verdict, m.time.Nanos()
 	switch {
 	case !v.postpones():
@@ -318,11 +328,11 @@ func (m *machine) postpone(d *dispatch, s *Subscription, pass uint64, r *result)
 	default:
 		as = slowed
 		// Before exit, which would take this call for one that lets more run.
-		if delay := min(v.throttle.delay, s.throttle); s.door.slow(timeline.Later(now, delay)) {
-			m.report.throttled(d, s, delay, v.text)
+		if delay := min(v.throttle.delay, at.of.throttle); at.slow(timeline.Later(now, delay)) {
+			m.report.throttled(d, at, delay, v.text)
 		}
 	}
-	m.exit(d, s, pass, noOutcome)
+	m.exit(d, at, pass, noOutcome)
 	return as, until
 }
 
@@ -335,7 +345,7 @@ func (m *machine) expires(d *dispatch, until int64) bool {
 // sleep parks a delivery that was read from a store, where it sleeps until a point on the timeline.
 func (m *machine) sleep(d *dispatch, until int64) {
 	d.ensureStory().notBefore = until
-	victim, _, reason := d.seatedAt().door.sit(m.Bus, d, asleep)
+	victim, _, reason := m.sit(d, d.seatedAt().doorTo(d.destination()), asleep)
 	switch {
 	case victim != nil:
 		m.settle(victim, Dropped)

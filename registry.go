@@ -52,7 +52,7 @@ func newRegistry(c *config, stored bool, absent func(name string) *Subscription,
 func (r *registry) add(s *Subscription, pattern *route.Pattern, latest func() Directive, obeys func(Directive)) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for o := latest(); o != s.directed; o = latest() {
+	for o := latest(); o != s.door.directed; o = latest() {
 		r.mu.Unlock()
 		obeys(o) // before its first delivery
 		r.mu.Lock()

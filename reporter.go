@@ -277,12 +277,12 @@ func (r *reporter) replayed(l *DeadLetter) {
 	r.letter(l, "Replayed", func(o *Observer) func(DeadLetter) { return o.Replayed })
 }
 
-func (r *reporter) observeCircuit(s *Subscription, change circuit.Change) {
+func (r *reporter) observeCircuit(at *door, change circuit.Change) {
 	r.notify(r.observers.Load(), "CircuitChanged", func(o *Observer) func() {
 		if o.CircuitChanged == nil {
 			return nil
 		}
-		told := CircuitChange{Subscription: s.id, From: CircuitState(change.From), To: CircuitState(change.To), At: r.time.Now().UTC}
+		told := CircuitChange{Subscription: at.of.id, Destination: at.name, From: CircuitState(change.From), To: CircuitState(change.To), At: r.time.Now().UTC}
 		return func() { o.CircuitChanged(told) }
 	})
 }
@@ -408,7 +408,7 @@ func (r *reporter) abandonedEnded(c *call, text func() string) {
 }
 
 // circuitChanged logs and reports a circuit's change of state, if there is one.
-func (r *reporter) circuitChanged(s *Subscription, change circuit.Change) {
+func (r *reporter) circuitChanged(at *door, change circuit.Change) {
 	if change.From == change.To {
 		return
 	}
@@ -417,13 +417,15 @@ func (r *reporter) circuitChanged(s *Subscription, change circuit.Change) {
 		level = zap.WarnLevel
 	}
 	if entry := r.log.Check(level, "circuit "+CircuitState(change.To).String()); entry != nil {
-		entry.Write(
-			zap.String("subscription_id", s.id),
+		entry.Write(append(fieldsOf(at),
 			zap.Stringer("from", CircuitState(change.From)),
 			zap.Stringer("to", CircuitState(change.To)),
-		)
+		)...)
 	}
-	r.observeCircuit(s, change)
+	if at.whole != nil && change.To == circuit.Open {
+		at.of.destinations.opens.Add(1)
+	}
+	r.observeCircuit(at, change)
 }
 
 // doubtful logs options of the bus, or of a subscription, that look like a mistake.
@@ -438,9 +440,9 @@ func (r *reporter) doubtful(subscription string, d doubts) {
 }
 
 // throttled logs that a handler has asked everyone to wait.
-func (r *reporter) throttled(d *dispatch, s *Subscription, delay time.Duration, why string) {
+func (r *reporter) throttled(d *dispatch, at *door, delay time.Duration, why string) {
 	r.log.Warn("subscription throttled: its service wants everyone to wait",
-		zap.String("subscription_id", s.id), zap.Duration("delay", delay), zap.String("error", why), zap.Stringer("event_id", d.id))
+		append(fieldsOf(at), zap.Duration("delay", delay), zap.String("error", why), zap.Stringer("event_id", d.id))...)
 }
 
 // snoozed logs the 10th, 100th and 1,000th time that a delivery is snoozed.

@@ -21,8 +21,9 @@ type request struct {
 
 	Action       AuditAction `json:"action"`
 	Subscription string      `json:"subscription,omitempty"` // of a directive
-	Until        time.Time   `json:"until,omitzero"`         // of AuditHoldUntil
-	Event        EventID     `json:"event,omitzero"`         // of AuditCancel
+	Destination  string      `json:"destination,omitempty"`
+	Until        time.Time   `json:"until,omitzero"` // of AuditHoldUntil
+	Event        EventID     `json:"event,omitzero"` // of AuditCancel
 	By           string      `json:"by,omitempty"`
 	Why          string      `json:"why,omitempty"`
 	Remote       string      `json:"remote,omitempty"`

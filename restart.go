@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -233,9 +231,11 @@ func (f *feeder) beginAnew() {
 	f.submitting.Lock()
 	f.behind = true
 	for _, s := range f.bus.registry.list() {
-		s.door.recover()
+		s.recover()
 	}
-	f.doors = slices.AppendSeq(f.doors, maps.Keys(f.bus.registry.knownNames()))
+	for name := range f.bus.registry.knownNames() {
+		f.doors = append(f.doors, place{subscription: name})
+	}
 	f.submitting.Unlock()
 	f.looks.Store(true)
 	f.due.Ring()
@@ -332,8 +332,10 @@ func (f *feeder) pauseBeforeReopen() time.Duration {
 func (j *durable) unloadAll() {
 	j.unloadWaiting()
 	for _, s := range j.registry.list() {
-		for _, d := range s.door.empty(j.Bus) {
-			j.unload(d)
+		for _, o := range s.doors() {
+			for _, d := range o.empty(j.Bus) {
+				j.unload(d)
+			}
 		}
 	}
 	j.machine.pool.Sift(j.machine.stops, j.unload)

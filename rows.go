@@ -50,7 +50,7 @@ func (w *batch) audit(e *AuditEntry) {
 // direct adds directives.
 func (w *batch) direct(directives ...Directive) {
 	for _, o := range directives {
-		w.Directives = append(w.Directives, driver.Directive{Subscription: o.Subscription, Body: w.encode(o)})
+		w.Directives = append(w.Directives, driver.Directive{Subscription: o.storedAs(), Body: w.encode(o)})
 	}
 }
 
@@ -97,7 +97,8 @@ type recordProgress struct {
 	Budgets       []recordBudget `json:"budgets,omitempty"`
 	Part          bool           `json:"part,omitempty"` // it was split off: its outcome is not the event's
 	Snoozes       int            `json:"snoozes,omitempty"`
-	Asleep        bool           `json:"asleep,omitempty"` // it is snoozed until Due, and does not wait for a retry
+	Destination   string         `json:"destination,omitempty"` // of the next target, once it was asked
+	Asleep        bool           `json:"asleep,omitempty"`      // it is snoozed until Due, and does not wait for a retry
 }
 
 // recordBudget is how much of a retry rule's budget a dispatch has spent.
@@ -149,7 +150,10 @@ func (j *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passe
 			p.Failures = append(p.Failures, f)
 		}
 		if s.detours != nil {
-			p.Snoozes = int(s.detours.snoozes)
+			p.Snoozes, p.Destination = int(s.detours.snoozes), s.detours.destination
+			if passed > 0 {
+				p.Destination = ""
+			}
 			for _, i := range s.detours.skipped {
 				p.Skipped = append(p.Skipped, int(i))
 			}
@@ -280,16 +284,17 @@ func (j *durable) decodeProgress(d *dispatch, p *recordProgress, now timeline.In
 		d.story.failures = append(d.story.failures, kept)
 	}
 	d.origin.row.asleep = p.Asleep
-	if len(p.Skipped)+len(p.Budgets)+p.Snoozes == 0 {
+	if len(p.Skipped)+len(p.Budgets)+p.Snoozes+len(p.Destination) == 0 {
 		return
 	}
 	detours := d.ensureDetours()
-	detours.snoozes = int32(p.Snoozes)
+	detours.snoozes, detours.destination = int32(p.Snoozes), p.Destination
 	for _, i := range p.Skipped {
 		detours.skipped = append(detours.skipped, int32(i))
 	}
 	for slices.Contains(detours.skipped, d.next) { // the last record is of when this target was split off
 		d.next++
+		detours.destination = ""
 	}
 	for _, x := range p.Budgets {
 		budget := spent{rule: int32(x.Rule), failures: int32(x.Failures), previous: x.PreviousDelay}

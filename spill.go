@@ -12,7 +12,8 @@ type spill struct {
 	committing int            // deliveries that the store does not have yet
 	again      bool           // the last claim may have missed one
 	asked      bool           // the feeder will claim deliveries, or does
-	coming     map[string]int // claimed deliveries with a key that have not arrived, by key
+	coming     map[string]int // claimed deliveries that have not arrived, by key: at a subscription's own door, those with a key
+	inbound    int            // the sum of these
 }
 
 // spillLocked notes that a delivery is parked in the store only. It has no seat.
@@ -20,6 +21,7 @@ func (o *door) spillLocked(d *dispatch, how parking) {
 	o.spill.onDisk, o.spill.again = true, true
 	o.spill.committing++
 	o.circuit.Gate.Or(circuit.Line)
+	o.isHomeLocked(d)
 	if !parkingRules[how].waiterWaits {
 		d.unawait(d.seatedAt())
 	}
@@ -45,11 +47,18 @@ func (s *spill) begin() { s.onDisk, s.asked = true, true }
 // asksLocked reports whether the feeder must claim deliveries now.
 func (o *door) asksLocked() bool {
 	s := &o.spill
-	if !s.onDisk || s.asked || o.closed != "" || o.line.Taken() > o.capacity/2 {
+	if !s.onDisk || s.asked || o.closed != "" || o.line.Taken()+s.inbound > o.capacity/2 {
 		return false
 	}
 	s.asked = true
 	return true
+}
+
+// claims reports whether the store may have deliveries for the door.
+func (o *door) claims() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.spill.onDisk
 }
 
 // roomToClaim begins a claim, and returns the largest number of deliveries to claim.
@@ -57,7 +66,7 @@ func (o *door) roomToClaim(most int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spill.again = o.spill.committing > 0 // the claim may miss those
-	return max(1, min(most, o.capacity-o.line.Taken()))
+	return max(1, min(most, o.capacity-o.line.Taken()-o.spill.inbound))
 }
 
 // claimEnded ends a claim. more is set if the store has others. It reports whether to tend the door,
@@ -70,7 +79,9 @@ func (o *door) claimEnded(more bool) (tends bool) {
 	if more || s.committing > 0 {
 		return more
 	}
-	s.onDisk = s.again
+	if s.onDisk = s.again; !s.onDisk {
+		o.sweepHomesLocked()
+	}
 	o.endLineLocked()
 	return s.onDisk || o.line.Taken() > 0
 }
@@ -78,8 +89,8 @@ func (o *door) claimEnded(more bool) (tends bool) {
 // comes notes that a delivery was claimed from those that are parked at the door. Until it arrives,
 // later ones of its key must not enter.
 func (o *door) comes(d *dispatch) {
-	d.origin.row.fromLine = true
-	if d.key == "" {
+	d.origin.row.from = o
+	if d.key == "" && o.whole == nil {
 		return
 	}
 	o.mu.Lock()
@@ -88,6 +99,12 @@ func (o *door) comes(d *dispatch) {
 		o.spill.coming = make(map[string]int)
 	}
 	o.spill.coming[d.key]++
+	o.spill.inbound++
+	if o.whole != nil && (o.line.Taken()+o.spill.inbound > o.capacity || o.of.destinations.isFull()) {
+		// The feeder claims for all destinations at first. The store may have more of this one: they stay there until it asks.
+		o.spill.onDisk, o.spill.again = true, true
+	}
+	o.isHomeLocked(d)
 	o.circuit.Gate.Or(circuit.Line)
 	d.origin.row.counted = true
 }
@@ -95,7 +112,7 @@ func (o *door) comes(d *dispatch) {
 // arrivedLocked notes that a claimed delivery has a seat, enters, or does not come any more.
 func (o *door) arrivedLocked(d *dispatch) {
 	s := d.row()
-	if s == nil || !s.counted {
+	if s == nil || !s.counted || s.from != o {
 		return
 	}
 	s.counted = false
@@ -103,21 +120,29 @@ func (o *door) arrivedLocked(d *dispatch) {
 	if coming[d.key] == 0 {
 		return // the store was reopened meanwhile
 	}
+	o.spill.inbound--
 	if coming[d.key]--; coming[d.key] == 0 {
 		delete(coming, d.key)
 		if len(coming) == 0 {
 			o.spill.coming = nil // a map keeps the memory of removed keys
 		}
+		o.isHomeNoMoreLocked(d.key)
 	}
 	o.endLineLocked()
 }
 
-// arrived is arrivedLocked for a dispatch that settles or leaves memory.
+// arrived is arrivedLocked for a dispatch that settles, leaves memory, or goes to another door.
 func (d *dispatch) arrived() {
-	if s := d.row(); s == nil || !s.counted {
-		return
+	if s := d.row(); s != nil && s.counted {
+		s.from.arrived(d)
 	}
-	d.seatedAt().door.arrived(d)
+}
+
+// leftFor notes that a claimed delivery goes to another door than the one where it was parked.
+func (d *dispatch) leftFor(at *door) {
+	if s := d.row(); s != nil && s.from != at {
+		d.arrived()
+	}
 }
 
 func (o *door) arrived(d *dispatch) {
@@ -133,12 +158,49 @@ func (o *door) endLineLocked() {
 	}
 }
 
+// forgetSpill forgets what the store may have for a destination: the subscription's own door claims it.
+func (o *door) forgetSpill() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spill = spill{allowed: o.spill.allowed}
+	o.sweepHomesLocked()
+	o.endLineLocked()
+}
+
+// isHomeLocked notes that later deliveries of the key wait here.
+func (o *door) isHomeLocked(d *dispatch) {
+	if ds := o.of.destinations; ds != nil && d.key != "" {
+		ds.homes.Keep(d.key, o)
+	}
+}
+
+// isHomeNoMoreLocked notes that a delivery of the key has left, which may have been the last.
+func (o *door) isHomeNoMoreLocked(key string) {
+	if ds := o.of.destinations; ds != nil && key != "" && !o.spill.onDisk && !o.isHomeOfLocked(key) {
+		ds.homes.Leave(key, o)
+	}
+}
+
+// sweepHomesLocked is isHomeNoMoreLocked for all keys, when the store has nothing for the door any more.
+func (o *door) sweepHomesLocked() {
+	if ds := o.of.destinations; ds != nil {
+		ds.homes.LeaveAll(o, o.isHomeOfLocked)
+	}
+}
+
+// isHomeOfLocked reports whether memory has deliveries of a key that hold back later ones here.
+func (o *door) isHomeOfLocked(key string) bool {
+	_, taken := o.line.First(key)
+	return taken || o.spill.coming[key] > 0
+}
+
 // recover begins anew, after the store was reopened.
 func (o *door) recover() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spill = spill{allowed: o.spill.allowed}
 	o.spill.begin()
+	o.sweepHomesLocked()
 	o.circuit.Gate.Or(circuit.Line)
 }
 

@@ -21,7 +21,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The rules of the root's structure. A rule has no number that can be raised: what a feature would break is a question
 // about the design.

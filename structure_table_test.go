@@ -23,7 +23,7 @@ var parts = map[string]part{
 	"operators":  {types: []string{"operators", "catalogKeeper"}, calls: []string{"Bus", "auditBook", "journal", "letterBook", "machine", "registry", "reporter", "store"}},
 	"lifecycle":  {types: []string{"lifecycle"}, calls: []string{"journal", "machine", "registry", "reporter"}},
 	"intake":     {types: []string{"intake"}, calls: []string{"auditBook", "journal", "letterBook", "machine", "registry", "reporter"}},
-	"machine":    {types: []string{"machine", "door"}, calls: []string{"journal", "registry", "reporter"}},
+	"machine":    {types: []string{"machine", "door", "destinations"}, calls: []string{"journal", "registry", "reporter"}},
 	"journal":    {types: []string{"journal", "memoryJournal", "durable", "feeder", "changeBatch"}, calls: []string{"auditBook", "intake", "letterBook", "machine", "operators", "registry", "reporter", "store"}, inOne: "memoryJournal"},
 	"letterBook": {types: []string{"letterBook", "letterQueue", "storedLetters"}, calls: []string{"store"}, inOne: "letterQueue"},
 	"auditBook":  {types: []string{"auditBook", "recentAudits", "storedAudits"}, calls: []string{"store"}, inOne: "recentAudits"},

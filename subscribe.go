@@ -21,31 +21,31 @@ type Middleware func(Handler) Handler
 
 // Subscription is a pattern, a handler and its options. Its methods are safe for concurrent use.
 type Subscription struct {
-	bus       *Bus
-	number    uint64 // in the order of Subscribe
-	id        string
-	named     bool   // Named sets id
-	pattern   string // Unsubscribe parses it again
-	handler   Handler
-	timeout   time.Duration
-	throttle  time.Duration // MaxThrottle
-	rateLimit *RateSettings // nil for none; fixed
-	retry     atomic.Pointer[retrySettings]
-	door      door
-	gate      *keyGate // if it is isolated
-	isolated  bool
-	formerly  []string
-	counters  subscriptionCounters
-	madeAt    [1]uintptr  // the caller of Subscribe
-	slow      atomic.Bool // the log has an entry about a slow call
-	place     *route.Place[*Subscription]
-	gone      atomic.Bool
+	bus          *Bus
+	number       uint64 // in the order of Subscribe
+	id           string
+	named        bool   // Named sets id
+	pattern      string // Unsubscribe parses it again
+	handler      Handler
+	timeout      time.Duration
+	circuit      circuit.Config // of the door, or of that of each destination
+	throttle     time.Duration  // MaxThrottle
+	rateLimit    *RateSettings  // nil for none; fixed
+	retry        atomic.Pointer[retrySettings]
+	door         door
+	destinations *destinations // nil without PerDestination
+	concurrency  int32         // limit of running at the door, or at that of each destination; math.MaxInt32 for none
+	gate         *keyGate      // if it is isolated
+	isolated     bool
+	formerly     []string
+	counters     subscriptionCounters
+	madeAt       [1]uintptr  // the caller of Subscribe
+	slow         atomic.Bool // the log has an entry about a slow call
+	place        *route.Place[*Subscription]
+	gone         atomic.Bool
 
 	succeeds bool         // another one had one of its names, until Unsubscribe
 	since    atomic.Int64 // Record.Position of its first event, if it succeeds; 0 before
-	directed Directive    // the last one; operators.directing guards it
-
-	lastDirective atomic.Pointer[Directive] // directed, for readers that do not wait for the store; nil for none
 }
 
 // Subscribe registers a handler for the events that match a pattern and are published from now on.
@@ -107,19 +107,27 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		named:     c.named,
 		formerly:  c.formerly,
 	}
-	s.door.limit, s.door.share = c.limits(b.config)
+	s.door.of = s
+	s.concurrency, s.door.share = c.limits(b.config)
+	s.door.limit = s.concurrency
 	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = cmp.Or(c.line, DefaultLineCapacity), c.whenOpen, c.whenFull, &b.ledger
-	s.door.hanging.Init(&s.door.circuit.Gate, c.maxAbandoned())
-	s.door.circuit.Init(c.circuit, b.time)
-	s.door.limitRate(c.rate)
+	s.circuit = c.circuit
+	if c.destination != nil {
+		s.divideByDestination(c)
+	} else {
+		s.door.hanging.Init(&s.door.circuit.Gate, c.maxAbandoned())
+		s.door.circuit.Init(c.circuit, b.time)
+		s.door.limitRate(c.rate)
+	}
 	s.retry.Store(c.ownRetry())
 	if s.isolated = c.isolated || b.config.isolation; s.isolated {
 		s.gate = keys.New[*dispatch](1)
 	}
 	runtime.Callers(3+c.callerSkip, s.madeAt[:]) // skip Callers, subscribe and Subscribe
 	defer b.journal.comes(s, c.line == 0 && c.whenFull == WaitWhenFull)()
-	latest := func() Directive { return b.operators.directiveOf(s.names()) }
-	err = b.registry.add(s, parsed, latest, func(o Directive) { b.report.circuitChanged(s, s.obeyed(o)) })
+	latest := func() Directive { return b.operators.directiveOf(s.names(), "") }
+	b.operators.obeyDestinations(s)
+	err = b.registry.add(s, parsed, latest, func(o Directive) { b.report.circuitChanged(&s.door, s.door.obeyed(o)) })
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +181,7 @@ func (s *Subscription) Unsubscribe() {
 	// Close the door before the subscription leaves the registry. Otherwise Shutdown, which
 	// dead-letters the lines of the subscriptions in the registry, could miss a delivery that is
 	// parked in between.
-	b.machine.requeue(s.door.close(b, ReasonUnsubscribed)...) // a worker dead-letters them
+	b.machine.requeue(s.closeDoors(ReasonUnsubscribed)...) // a worker dead-letters them
 	b.registry.remove(s)
 	b.journal.ends(s)
 	b.machine.freed() // the share of the last subscription has ended
@@ -237,9 +245,12 @@ func (t *targets) recordedAt(i int) []string {
 // absent returns a subscription for a name that the bus does not have. It receives nothing.
 func (b *Bus) absent(name string) *Subscription {
 	s := &Subscription{bus: b, id: name, named: true, isolated: b.config.isolation}
-	s.door.ledger = &b.ledger
+	s.door.of, s.door.ledger = s, &b.ledger
 	s.door.circuit.Init(b.config.circuit, b.time)
 	s.door.hanging.Init(&s.door.circuit.Gate, math.MaxInt32)
 	s.retry.Store(&noRetry)
+	if b.config.tool {
+		s.destinations = newDestinations(s, &subscriptionConfig{circuit: b.config.circuit, abandoned: Unlimited})
+	}
 	return s
 }

@@ -16,23 +16,29 @@ type Calls[C comparable] struct {
 }
 
 type call struct {
-	since   time.Time
-	hanging *circuit.Hanging // nil for a call that does not count there
-	era     uint32           // see circuit.Hanging
+	since  time.Time
+	counts []count
 }
 
-// Add adds a call that counts in hanging, if that is not nil. If its subscription is hung from now on, it returns how
-// often that has happened, else 0.
-func (a *Calls[C]) Add(c C, since time.Time, hanging *circuit.Hanging) (hung uint32) {
+// count is where a call counts.
+type count struct {
+	in  *circuit.Hanging
+	era uint32 // see circuit.Hanging
+}
+
+// Add adds a call that counts in some places. For each that is hung from now on, it returns how often that has happened, else
+// 0.
+func (a *Calls[C]) Add(c C, since time.Time, in ...*circuit.Hanging) (hung []uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.late[c] {
 		delete(a.late, c)
-		return 0
+		return nil
 	}
-	one := call{since: since, hanging: hanging}
-	if hanging != nil {
-		one.era, hung = hanging.Add()
+	one := call{since: since}
+	for _, h := range in {
+		era, shuts := h.Add()
+		one.counts, hung = append(one.counts, count{h, era}), append(hung, shuts)
 	}
 	if a.calls == nil {
 		a.calls = make(map[C]call)
@@ -41,7 +47,7 @@ func (a *Calls[C]) Add(c C, since time.Time, hanging *circuit.Hanging) (hung uin
 	return hung
 }
 
-// Remove removes a call. It reports whether its subscription is no longer hung.
+// Remove removes a call. It reports whether one of the places where it counts is no longer hung.
 func (a *Calls[C]) Remove(c C) (resumes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -54,7 +60,10 @@ func (a *Calls[C]) Remove(c C) (resumes bool) {
 		return false
 	}
 	delete(a.calls, c)
-	return one.hanging != nil && one.hanging.Remove(one.era)
+	for _, n := range one.counts {
+		resumes = n.in.Remove(n.era) || resumes
+	}
+	return resumes
 }
 
 // Len returns the number of calls.

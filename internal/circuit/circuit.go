@@ -45,10 +45,12 @@ const (
 	Slowed                 // a handler has asked everyone to wait: see Slowdown
 	Rated                  // the subscription has a rate limit
 	Removed                // the subscription has ended
+	Forgotten              // it is the door of a destination that is being forgotten
 	Line                   // seats of the line are taken, or the store may have deliveries: see endLineLocked
 	Generation             // the lowest bit of the generation
 
-	Ask = Generation - 1 // any of the bits before it needs the slow path
+	Ask   = Generation - 1          // any of the bits before it needs the slow path
+	Whole = Paused | Hung | Removed // in a subscription's gate, these shut the doors of all its destinations
 )
 
 // errNoOutcome is passed to gobreaker for a probe that ended without an outcome.
@@ -338,6 +340,15 @@ func (c *Circuit) stateLocked() State {
 	default:
 		return Open
 	}
+}
+
+// IsIdle reports whether the circuit is closed, and has no outcome in its window.
+func (c *Circuit) IsIdle(now int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.window.Advance(now)
+	_, outcomes := c.window.Counts()
+	return c.breaker == nil && (outcomes == 0 || c.config.Disabled)
 }
 
 // Successes returns the number of successes ever counted.

@@ -42,6 +42,9 @@ func (r *Rate) Ready(now int64, others int) (most int, again int64) {
 	return int((r.ahead-(place-now))/r.step) + 1, 0
 }
 
+// IsFull reports whether a whole burst may enter now.
+func (r *Rate) IsFull(now int64) bool { return r.next.Load() <= now }
+
 // TryTake counts a delivery that enters, if it may.
 func (r *Rate) TryTake(now int64) bool {
 	for {

@@ -41,6 +41,9 @@ type Holder interface {
 	Seat() *Seat // its seat in the line; only the line changes it
 	Key() string
 	Fresh() bool // it has not failed behind the door; it does not change while it is parked
+	// Visits reports whether it goes elsewhere as soon as it is the first of its key, whatever keeps others in
+	// the line. It does not change while it is parked.
+	Visits() bool
 }
 
 // Line is a line of holders T. The zero Line is empty. Its methods must not be called
@@ -50,6 +53,7 @@ type Line[T Holder] struct {
 	asleep []T // of these, those that sleep, by Seat.Until
 	ready  []T // of the others, the first of each key, and those without a key
 	fresh  []T // of these, the fresh ones
+	visit  []T // those that go elsewhere, and may go
 	keys   map[string]*keyed[T]
 	at     [places]int  // seats in each place but Away
 	parked [Reasons]int // seats in the line, by reason
@@ -144,6 +148,10 @@ func (l *Line[T]) Wakes() int64 {
 
 // mayGo notes that a parked holder may go.
 func (l *Line[T]) mayGo(x T) {
+	if x.Visits() {
+		l.visit = insert(l.visit, x, byNumber)
+		return
+	}
 	l.ready = insert(l.ready, x, byNumber)
 	if x.Fresh() {
 		l.fresh = insert(l.fresh, x, byNumber)
@@ -157,7 +165,7 @@ func (l *Line[T]) mayNot(x T) {
 		seat.Until = 0
 		return
 	}
-	l.ready, l.fresh = remove(l.ready, x, byNumber), remove(l.fresh, x, byNumber)
+	l.ready, l.fresh, l.visit = remove(l.ready, x, byNumber), remove(l.fresh, x, byNumber), remove(l.visit, x, byNumber)
 }
 
 // insert adds a holder to a list in an order. Mostly it becomes the last one.
@@ -228,6 +236,20 @@ func (l *Line[T]) Oldest() (oldest T, ok bool) {
 	return l.all[0], true
 }
 
+// Newest returns the parked holder with the highest number.
+func (l *Line[T]) Newest() (newest T, ok bool) {
+	if len(l.all) == 0 {
+		return newest, false
+	}
+	return l.all[len(l.all)-1], true
+}
+
+// Visitors returns the parked holders that go elsewhere, and may go.
+func (l *Line[T]) Visitors() []T { return slices.Clone(l.visit) }
+
+// IsIdle reports whether the line has neither seats nor places of keys.
+func (l *Line[T]) IsIdle() bool { return l.taken == 0 && len(l.keys) == 0 }
+
 // Fresh returns the parked holder that is fresh and may go: the oldest, or the newest.
 func (l *Line[T]) Fresh(newest bool) (x T, ok bool) {
 	switch n := len(l.fresh); {
@@ -253,9 +275,31 @@ func (l *Line[T]) Drop(x T) {
 
 // Leave frees a seat. The next holder of its key becomes the first.
 func (l *Line[T]) Leave(x T) {
+	l.Lend(x)
+	l.Return(x)
+}
+
+// Lend frees a seat, but not the holder's place before others of its key: it takes a seat in another line.
+func (l *Line[T]) Lend(x T) {
 	l.Move(x, Away)
 	*x.Seat() = Seat{}
 	l.taken--
+}
+
+// Follow gives a holder that takes a seat in another line a place in the order of its key.
+func (l *Line[T]) Follow(x T) {
+	if l.keys == nil {
+		l.keys = make(map[string]*keyed[T])
+	}
+	if k := l.keys[x.Key()]; k != nil {
+		k.behind = append(k.behind, x)
+		return
+	}
+	l.keys[x.Key()] = &keyed[T]{first: x}
+}
+
+// Return frees the place before others of the key. The next holder becomes the first.
+func (l *Line[T]) Return(x T) {
 	key := x.Key()
 	k := l.keys[key]
 	switch {
@@ -295,7 +339,7 @@ func (l *Line[T]) Take(takes func(T) bool) []T {
 // none of them is behind another.
 func (l *Line[T]) Empty() []T {
 	all := l.All()
-	l.asleep, l.ready, l.fresh = nil, nil, nil
+	l.asleep, l.ready, l.fresh, l.visit = nil, nil, nil, nil
 	for _, k := range l.keys {
 		k.behind = slices.DeleteFunc(k.behind, func(x T) bool { return x.Seat().Place == Parked })
 	}

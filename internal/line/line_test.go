@@ -16,11 +16,13 @@ type holder struct {
 	seat line.Seat
 
 	failed bool
+	visits bool
 }
 
 func (h *holder) Seat() *line.Seat { return &h.seat }
 func (h *holder) Key() string      { return h.key }
 func (h *holder) Fresh() bool      { return !h.failed }
+func (h *holder) Visits() bool     { return h.visits }
 
 func TestHoldersOfAKeyGoOneAfterTheOther(t *testing.T) {
 	var l line.Line[*holder]

@@ -1,15 +1,79 @@
 package eventbus
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/surebus/eventbus/driver"
 )
+
+// A delivery counts as running before it asks the door. If the running call ends before the door
+// refuses the delivery, the call finds the limit reached and releases nothing.
+func TestD11_ARefusedDeliveryReleasesTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, err := New()
+		require.NoError(t, err)
+		require.NoError(t, bus.Start(t.Context()))
+		end := make(chan struct{})
+		var handled []any
+		s, err := bus.Subscribe("x", func(_ context.Context, e Event) error {
+			<-end
+			handled = append(handled, e.Payload)
+			return nil
+		}, Concurrency(1), LineCapacity(1), DropNewestWhenFull)
+		require.NoError(t, err)
+		for _, payload := range []any{"running", "throttled"} {
+			_, err = bus.Publish(t.Context(), "x", payload)
+			require.NoError(t, err)
+			time.Sleep(10 * time.Millisecond) // until the pool has another worker
+		}
+		require.Equal(t, 1, bus.Metrics().Throttled)
+
+		s.door.running.Add(1) // as enter does first
+		close(end)
+		synctest.Wait()
+		require.Equal(t, []any{"running"}, handled)
+		s.door.running.Add(-1) // the refused delivery is dropped
+
+		d := &dispatch{to: bus.registry.routes.Find("x", 0)}
+		_, why := s.door.enter(bus, d)
+		require.Same(t, behindLine, why)
+		synctest.Wait()
+		require.Equal(t, []any{"running", "throttled"}, handled)
+		require.NoError(t, bus.Shutdown(t.Context()))
+	})
+}
+
+// A delivery may reach the store while a claim that cannot see it yet is in progress. Then the door
+// asks again: it must not let later deliveries in meanwhile.
+func TestD5_AClaimMissesADeliveryThatIsNotCommitted(t *testing.T) {
+	o := &door{capacity: 10, of: &Subscription{}}
+	o.recover()
+	o.roomToClaim(10)
+	require.False(t, o.claimEnded(false))
+	require.False(t, o.spill.onDisk)
+
+	d := &dispatch{to: &targets{subscriptions: []*Subscription{{}}}}
+	o.mu.Lock()
+	o.spillLocked(d, held)
+	o.mu.Unlock()
+	o.roomToClaim(10)
+	o.spilled() // the store has it now
+	require.True(t, o.claimEnded(false), "it does not ask again")
+	require.True(t, o.spill.onDisk)
+	o.roomToClaim(10)
+	require.False(t, o.claimEnded(false))
+	require.False(t, o.spill.onDisk)
+}
 
 // The largest value that rand.Float64 returns.
 const almostOne = 1 - 1.0/(1<<53)
@@ -144,4 +208,55 @@ func publishAllocs(t *testing.T, opts ...Option) float64 {
 			b.machine.run(w, d)
 		}
 	})
+}
+
+// The JSON in records is read by later versions: every field of an earlier one is read, and written as it was.
+func TestC4_TheJSONOfRecordsIsStable(t *testing.T) {
+	const failure = `{"attempt":1,"replays":1,"subscription":"mail","time":"2026-03-04T12:30:15.123456789Z","duration":1500000000,` +
+		`"error":"boom","class":"*net.OpError","details":{"code":7},"rule":{"position":1,"name":"busy","subscription":"mail"}}`
+	r := &driver.Record{
+		Targets:  []string{"mail", "audit"},
+		Metadata: []byte(`{"trace":"t-1"}`),
+		Replay: []byte(`{"began":"2026-03-04T12:30:15.123456789Z","count":1,"succeeded":["audit"],"history":[` + failure + `],` +
+			`"history_omitted":1,"edited":true,"original":"eyJvcmRlciI6N30="}`),
+		Progress: []byte(`{"next":1,"skipped":[1],"attempts":1,"failures":[` + failure + `],"first_failures":1,"omitted":1,` +
+			`"omitted_here":1,"previous_delay":1500000000,"parked_for":1500000000,` +
+			`"budgets":[{"subscription":"mail","rule":1,"failures":1,"previous_delay":1500000000}],"part":true,"snoozes":2,"destination":"a","asleep":true}`),
+	}
+	decoded, err := decodeRecord(r)
+	require.NoError(t, err)
+	var w batch
+	require.Equal(t, string(r.Metadata), string(w.encode(decoded.metadata)))
+	require.Equal(t, string(r.Replay), string(w.encode(decoded.replay)))
+	require.Equal(t, string(r.Progress), string(w.encode(decoded.progress)))
+	for text, into := range map[string]any{string(r.Replay): new(recordReplay), string(r.Progress): new(recordProgress)} {
+		d := json.NewDecoder(bytes.NewReader([]byte(text)))
+		d.DisallowUnknownFields()
+		require.NoError(t, d.Decode(into))
+	}
+	for _, damaged := range []driver.Record{
+		{Metadata: []byte(`{"a":1}`)},
+		{Replay: []byte(`{`)},
+		{Progress: []byte(`[]`)},
+		{Progress: []byte(`{"next":3}`), Targets: r.Targets},
+		{Progress: []byte(`{"next":2}`), Targets: []string{"the only one"}},
+		{Progress: []byte(`{"next":-1}`)},
+	} {
+		_, err := decodeRecord(&damaged)
+		require.ErrorContains(t, err, "cannot be decoded")
+		require.ErrorAs(t, err, new(*DecodeError))
+	}
+	_, err = decodeRecord(&driver.Record{Progress: []byte(`{"next":2,"skipped":[1]}`), Targets: r.Targets}) // it only settles
+	require.NoError(t, err)
+}
+
+// What cannot be encoded makes the store refuse the batch, in order.
+func TestC4_WhatCannotBeEncodedIsRefused(t *testing.T) {
+	var w batch
+	w.encode(func() {})
+	require.Error(t, w.err)
+	w = batch{}
+	r := &driver.Record{Progress: []byte("x")}
+	require.Equal(t, &record{Record: r}, w.decode(r))
+	require.Error(t, w.err)
 }

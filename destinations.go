@@ -1,0 +1,411 @@
+package eventbus
+
+import (
+	"container/list"
+	"crypto/sha256"
+	"encoding/hex"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/circuit"
+	"github.com/surebus/eventbus/internal/keys"
+)
+
+// CommonDestination is the name of the destination of deliveries that have none: the function of PerDestination returned
+// an empty text or panicked, or MaxDestinations others are in use.
+const CommonDestination = "(common)"
+
+// MaxDestinations is the number of destinations of a subscription at a time. If there are more, the one that was not used for
+// the longest time is forgotten, if it is idle: its circuit is closed and has no outcome in its window, nothing runs, waits or
+// hangs there, no operator's order to it is in force and its rate limit admits a whole burst. If none is idle, new ones share the common one.
+const MaxDestinations = 10_000
+
+// linesInMemory is how many times LineCapacity the lines of a subscription's destinations have together.
+const linesInMemory = 10
+
+// abandonedTogether is how many times MaxAbandoned calls of all destinations may hang before the whole subscription is held.
+const abandonedTogether = 10
+
+// fullPatience is how long no destination is looked for that is idle, after none was.
+const fullPatience = time.Second
+
+// destinations has the doors of a subscription's destinations. A delivery first passes the subscription's own door. Then the
+// user's function is asked for its destination, and it asks for admission at that door.
+//
+// Order by key is the subscription's. A delivery with a seat at one door holds back later ones of its key at the door where
+// the first of them took its seat, its home. The first of those that have waited there goes to its own destination, and has
+// its place at home all the same, until it has settled.
+type destinations struct {
+	of        *Subscription
+	ask       func(Event) string
+	circuit   circuit.Config
+	abandoned int32 // MaxAbandoned of each
+	rate      *RateSettings
+	homes     keys.Homes[*door]
+
+	seats  atomic.Int64 // in all lines
+	shared atomic.Int64 // deliveries that went to the common destination because no other was free
+	opens  atomic.Int64 // times that a circuit has opened
+
+	mu     sync.Mutex // guards the following; it comes before door.mu
+	doors  map[string]*list.Element
+	used   list.List // of *door, the one used last first
+	closed Reason    // set once the lines accept no deliveries
+	full   int64     // until when no destination is looked for that is idle
+	told   bool      // the log says that the common one is shared
+
+	panics atomic.Bool // the log says that the user's function has panicked
+}
+
+func newDestinations(s *Subscription, c *subscriptionConfig) *destinations {
+	return &destinations{
+		of: s, ask: c.destination, circuit: c.circuit, abandoned: c.maxAbandoned(), rate: c.rate, doors: make(map[string]*list.Element),
+	}
+}
+
+// divideByDestination gives a subscription that is being made destinations. Its own door has no limits but the bus's.
+func (s *Subscription) divideByDestination(c *subscriptionConfig) {
+	most := c.maxAbandoned()
+	if most < math.MaxInt32/abandonedTogether {
+		most *= abandonedTogether
+	} else {
+		most = math.MaxInt32
+	}
+	s.door.limit, s.door.share = math.MaxInt32, int32(min(max(s.bus.config.concurrency/2, 1), math.MaxInt32))
+	if c.limit == Unlimited {
+		s.door.share = math.MaxInt32
+	}
+	s.door.hanging.Init(&s.door.circuit.Gate, most)
+	s.door.circuit.Init(circuit.Config{Disabled: true, Window: c.circuit.Window}, s.bus.time)
+	s.destinations = newDestinations(s, c)
+}
+
+// doors returns the subscription's own door, and those of its destinations.
+func (s *Subscription) doors() []*door {
+	all := []*door{&s.door}
+	if s.destinations != nil {
+		all = append(all, s.destinations.all()...)
+	}
+	return all
+}
+
+// doorTo returns the door of a destination, or the subscription's own for "" or without PerDestination.
+func (s *Subscription) doorTo(name string) *door {
+	if s.destinations == nil || name == "" {
+		return &s.door
+	}
+	return s.destinations.door(name)
+}
+
+// recover makes the feeder claim anew what the store has for the subscription, after the store was reopened.
+func (s *Subscription) recover() {
+	s.door.recover()
+	if s.destinations != nil {
+		for _, o := range s.destinations.all() {
+			o.forgetSpill()
+		}
+	}
+}
+
+// hasSpilled reports whether a door is open and the store may have deliveries for it.
+func (s *Subscription) hasSpilled() bool {
+	return slices.ContainsFunc(s.doors(), func(o *door) bool { return o.hasSpilled(s.bus) })
+}
+
+// closeDoors empties the lines for good, see door.close.
+func (s *Subscription) closeDoors(why Reason) (all []*dispatch) {
+	if s.destinations != nil {
+		s.destinations.close(why)
+	}
+	for _, o := range s.doors() {
+		all = append(all, o.close(s.bus, why)...)
+	}
+	return all
+}
+
+func (ds *destinations) all() (all []*door) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	for e := ds.used.Front(); e != nil; e = e.Next() {
+		all = append(all, e.Value.(*door))
+	}
+	return all
+}
+
+func (ds *destinations) close(why Reason) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	ds.closed = why
+}
+
+// claiming returns the names of the destinations that claim for themselves what the store has for them.
+func (ds *destinations) claiming() (names []string) {
+	for _, o := range ds.all() {
+		if o.claims() {
+			names = append(names, o.name)
+		}
+	}
+	return names
+}
+
+// find returns the door of a destination that is in use, or nil.
+func (ds *destinations) find(name string) *door {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	if e := ds.doors[name]; e != nil {
+		return e.Value.(*door)
+	}
+	return nil
+}
+
+// door returns the door of a destination, and makes a missing one. It is that of the common destination if there are too many.
+func (ds *destinations) door(name string) *door {
+	o, first := ds.get(name)
+	if first {
+		ds.of.bus.log.Warn("destinations share the common one: too many are in use",
+			zap.String("subscription_id", ds.of.id), zap.Int("destinations", MaxDestinations))
+	}
+	return o
+}
+
+// get is door. first is set if it is the first time that the common destination is shared.
+func (ds *destinations) get(name string) (o *door, first bool) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	if e := ds.doors[name]; e != nil {
+		ds.used.MoveToFront(e)
+		return e.Value.(*door), false
+	}
+	if len(ds.doors) >= MaxDestinations && name != CommonDestination && !ds.forgetLocked() {
+		ds.shared.Add(1)
+		first, ds.told = !ds.told, true
+		if e := ds.doors[CommonDestination]; e != nil {
+			return e.Value.(*door), first
+		}
+		name = CommonDestination
+	}
+	return ds.addLocked(name), first
+}
+
+// pinned returns the door of a destination, and keeps it from being forgotten until unpin is called.
+func (ds *destinations) pinned(name string) (o *door, unpin func()) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	e := ds.doors[name]
+	if e == nil { // an operator may exceed MaxDestinations
+		ds.addLocked(name)
+		e = ds.doors[name]
+	}
+	o = e.Value.(*door)
+	o.pins.Add(1)
+	return o, func() { o.pins.Add(-1) }
+}
+
+func (ds *destinations) addLocked(name string) *door {
+	s := ds.of
+	o := &door{
+		of: s, name: name, whole: &s.door, made: s.bus.time.Nanos(), limit: s.concurrency, share: s.door.share,
+		capacity: s.door.capacity, whenOpen: s.door.whenOpen, whenFull: s.door.whenFull, ledger: s.door.ledger,
+	}
+	o.spill.allowed = s.door.spill.allowed
+	o.closed = ds.closed
+	o.hanging.Init(&o.circuit.Gate, ds.abandoned)
+	o.circuit.Init(ds.circuit, s.bus.time)
+	o.limitRate(ds.rate)
+	ds.doors[name] = ds.used.PushFront(o)
+	return o
+}
+
+// forgetLocked forgets the idle destination that was not used for the longest time. It reports whether there was one.
+func (ds *destinations) forgetLocked() bool {
+	now := ds.of.bus.time.Nanos()
+	if now < ds.full {
+		return false
+	}
+	for e := ds.used.Back(); e != nil; e = e.Prev() {
+		if o := e.Value.(*door); o.forget(now) {
+			delete(ds.doors, o.name)
+			ds.used.Remove(e)
+			return true
+		}
+	}
+	ds.full = now + int64(fullPatience)
+	return false
+}
+
+// forget reports whether the door is idle. Then it admits nothing any more.
+func (o *door) forget(now int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	gate := o.circuit.Gate.Or(circuit.Forgotten) // before running is read: a delivery counts itself before it reads the gate
+	hanging, _ := o.hanging.Calls()
+	ordered := o.lastDirective.Load()
+	switch {
+	case o.running.Load()+o.pins.Load() > 0, hanging > 0,
+		gate&(circuit.Ask&^circuit.Rated) != 0,
+		ordered != nil && (ordered.Pause || ordered.Trip),
+		!o.line.IsIdle(), o.spill.committing > 0,
+		o.rate != nil && !o.rate.IsFull(now), !o.circuit.IsIdle(now):
+		o.circuit.Gate.And(^uint64(circuit.Forgotten))
+		return false
+	}
+	return true
+}
+
+// destinationName returns the name of a destination that the user's function has given: at most 255 bytes of valid UTF-8 without
+// NUL. Another one is cut, and ends with a hash.
+func destinationName(given string) string {
+	switch {
+	case given == "":
+		return CommonDestination
+	case len(given) <= maxName && utf8.ValidString(given) && !strings.Contains(given, "\x00"):
+		return given
+	}
+	digest := sha256.Sum256([]byte(given))
+	mark := "#" + hex.EncodeToString(digest[:16])
+	valid := strings.ReplaceAll(strings.ToValidUTF8(given, ""), "\x00", "")
+	for len(valid) > maxName-len(mark) || !utf8.ValidString(valid) {
+		valid = valid[:min(len(valid)-1, maxName-len(mark))]
+	}
+	return valid + mark
+}
+
+// enter asks for admission at the door of the next target: with PerDestination at the subscription's own, and then at the one
+// of the delivery's destination. If the user's function does not return, the worker is lost.
+func (m *machine) enter(w *worker, d *dispatch, s *Subscription, event *Event) (at *door, pass uint64, shut *barrier) {
+	at = &s.door
+	if s.destinations == nil {
+		pass, shut = at.enter(m.Bus, d)
+		return at, pass, shut
+	}
+	name := d.destination()
+	if name == "" {
+		if home := s.destinations.behind(d); home != nil {
+			return home, 0, behindKey
+		}
+		if pass, shut = at.enter(m.Bus, d); shut != nil {
+			return at, pass, shut
+		}
+		name = m.ask(w, d, at, pass, event)
+		if w.lost {
+			return at, pass, nil
+		}
+		m.exit(d, at, pass, noOutcome)
+	}
+	for at, shut = nil, forgotten; shut == forgotten; {
+		at = s.destinations.door(name)
+		pass, shut = at.enter(m.Bus, d)
+	}
+	if shut == nil {
+		d.leftFor(at)
+	}
+	return at, pass, shut
+}
+
+// ask asks the user's function for the destination of a delivery, under the watch.
+func (m *machine) ask(w *worker, d *dispatch, at *door, pass uint64, event *Event) (name string) {
+	c := m.begin(w, d, at, pass)
+	returned := false
+	defer func() {
+		if !returned { // it has ended its goroutine
+			m.handlerExited(w, c, nil)
+		}
+	}()
+	name = destinationName(at.of.destinations.answer(*event))
+	returned = true
+	if !c.word.End() {
+		m.endedLate(w, c, result{})
+		return ""
+	}
+	c.cancel()
+	return name
+}
+
+// answer returns what the user's function returns, or "" if it panics.
+func (ds *destinations) answer(e Event) (name string) {
+	defer func() {
+		if p := recover(); p != nil {
+			name = ""
+			ds.panicked(p)
+		}
+	}()
+	return ds.ask(e)
+}
+
+// panicked logs that the user's function has panicked, once.
+func (ds *destinations) panicked(p any) {
+	if !ds.panics.Swap(true) {
+		ds.of.bus.log.Error("PerDestination panicked: its events go to the common destination",
+			zap.String("subscription_id", ds.of.id), zap.String("panic", panicText(p)))
+	}
+}
+
+// behind returns the door at which an earlier delivery of the key holds a new one back, or nil.
+func (ds *destinations) behind(d *dispatch) *door {
+	if d.key == "" || d.seat().Number != 0 || d.home() != nil {
+		return nil
+	}
+	home := ds.homes.Of(d.key)
+	if home == nil || !home.holdsBack(d) {
+		return nil
+	}
+	return home
+}
+
+// holdsBack reports whether an earlier delivery of the key has its place at the door.
+func (o *door) holdsBack(d *dispatch) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.comesAfterLocked(d) || o.goesToStoreLocked(d)
+}
+
+// tendAll tends a door that has changed, and if it is a subscription's own, those of all destinations.
+func (m *machine) tendAll(o *door) {
+	m.tend(o)
+	if o.whole == nil && o.of.destinations != nil {
+		for _, each := range o.of.destinations.all() {
+			m.tend(each)
+		}
+	}
+}
+
+// visitors releases deliveries that have waited behind others of their keys, and go to their own destinations now.
+func (o *door) visitorsLocked(b *Bus) {
+	if o.whole == nil || len(o.line.Visitors()) == 0 {
+		return
+	}
+	if shut, until := o.whole.paused(b); shut {
+		o.tendAtLocked(b, b.time.Look(until))
+		return
+	}
+	if o.wholeGate() != 0 {
+		return
+	}
+	for _, d := range o.line.Visitors() {
+		o.line.Go(d)
+		o.countLocked(b)
+		b.machine.requeue(d)
+	}
+}
+
+// destination returns the name of the next target's destination, or "" if it was not asked yet.
+func (d *dispatch) destination() string {
+	if d.story == nil || d.story.detours == nil {
+		return ""
+	}
+	return d.story.detours.destination
+}
+
+// goesTo notes the destination of the next target.
+func (d *dispatch) goesTo(at *door) {
+	if at.name != "" && d.destination() == "" {
+		d.ensureDetours().destination = at.name
+	}
+}

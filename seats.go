@@ -1,0 +1,273 @@
+package eventbus
+
+import (
+	"slices"
+
+	"github.com/surebus/eventbus/internal/circuit"
+	"github.com/surebus/eventbus/internal/line"
+)
+
+// Seat returns the dispatch's seat at the door of its last target.
+func (d *dispatch) Seat() *line.Seat { return &d.ensureDetours().seat }
+
+// Key returns the dispatch's key, or "".
+func (d *dispatch) Key() string { return d.key }
+
+// seat returns the dispatch's seat, or a zero Seat.
+func (d *dispatch) seat() line.Seat {
+	if d.story == nil || d.story.detours == nil {
+		return line.Seat{}
+	}
+	return d.story.detours.seat
+}
+
+// seatedAt returns the subscription at which the dispatch has its seat: its last target.
+func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to.subscriptions)-1] }
+
+// isClaimed reports whether the delivery was claimed from those that are parked at its last target's
+// door, or holds back others of its key there: memory keeps it.
+func (d *dispatch) isClaimed() bool {
+	s := d.row()
+	return s != nil && s.from != nil || d.home() != nil
+}
+
+// seatDoor returns the door at which the dispatch has its seat, or would get one.
+func (d *dispatch) seatDoor() *door {
+	if d.story != nil && d.story.detours != nil && d.story.detours.at != nil {
+		return d.story.detours.at
+	}
+	return &d.seatedAt().door
+}
+
+// sit gives a delivery a seat, so that later deliveries of its key queue behind it. If the line is
+// full, it returns the reason for a dead letter, or the delivery to drop: the oldest in the line,
+// or d. With spills, the delivery has no seat: only the store keeps it.
+func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills bool, refused Reason) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	seated := d.seat().Number != 0
+	how := o.parksLocked(b, d, why)
+	o.arrivedLocked(d)
+	if o.of.destinations != nil && !seated { // also if only the store keeps it
+		d.ensureDetours().at = o
+	}
+	full := o.isFullLocked()
+	switch {
+	case o.closed != "":
+		return nil, false, o.closed
+	case seated:
+	case how == snoozed && o.spill.allowed: // it does not come before others: only the store needs to have it, if it has no key
+		if d.key == "" && full && !d.isClaimed() {
+			return nil, true, ""
+		}
+	case o.goesToStoreLocked(d), o.spill.allowed && full && !d.isClaimed():
+		o.spillLocked(d, how)
+		return nil, true, ""
+	case !full || d.isClaimed():
+	case o.whenFull == DropNewestWhenFull:
+		return d, false, ""
+	case o.whenFull == DropOldestWhenFull:
+		oldest, ok := o.line.Oldest()
+		if !ok { // all are inside or on their way
+			return d, false, ""
+		}
+		o.line.Drop(oldest)
+		o.countLocked(b) // before the victim settles: see unsettled
+		victim = oldest
+	case o.whenFull == DeadLetterWhenFull || o.whole != nil || !parkingRules[how].publishWaits: // a publisher does not know the destination
+		return nil, false, ReasonOverflow
+	}
+	if !seated {
+		o.line.Sit(d)
+		o.circuit.Gate.Or(circuit.Line)
+		o.isHomeLocked(d)
+	}
+	d.Seat().Reason = uint8(how)
+	return victim, false, ""
+}
+
+// isFullLocked reports whether the line has as many deliveries as memory keeps.
+func (o *door) isFullLocked() bool {
+	return o.line.Taken() >= o.capacity || o.whole != nil && o.spill.allowed && o.of.destinations.isFull()
+}
+
+// parksLocked returns how a delivery is parked that a barrier has refused: as the one that it comes behind,
+// or held while the door is shut for long. If the door has opened since, it is throttled until tend releases it.
+func (o *door) parksLocked(b *Bus, d *dispatch, why *barrier) parking {
+	if why == asleep {
+		return snoozed
+	}
+	holdsAtOnce := why != nil && why.lasts != nil && o.line.Parked()[throttled] == 0 // otherwise they become held together
+	if holdsAtOnce || o.shutsForLongLocked(b) {
+		return held
+	}
+	if first, behind := o.line.First(d.key); behind && why == behindKey {
+		if how := parking(first.seat().Reason); how != snoozed {
+			return how
+		}
+		return held // for as long as the handler of the first one has said
+	}
+	return throttled
+}
+
+// join puts a delivery with a seat into the line. If the line is closed, it returns the reason.
+func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed != "":
+		return o.closed
+	case b.machine.stops(d): // after unloadAll
+		return ReasonShutdown
+	}
+	how := d.seat().Reason
+	o.line.Park(d, how, b.time.Nanos(), d.takeNotBefore())
+	o.countLocked(b)
+	if !parkingRules[how].waiterWaits {
+		d.unawait(d.seatedAt())
+	}
+	return ""
+}
+
+// away marks a delivery with a seat as waiting for its next attempt.
+func (o *door) away(d *dispatch) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.line.Move(d, line.Away)
+}
+
+// release removes the seat of a delivery that has settled.
+func (o *door) release(b *Bus, d *dispatch) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.line.Leave(d)
+	o.choseLocked(d)
+	o.isHomeNoMoreLocked(d.key)
+	o.endLineLocked()
+	o.countLocked(b)
+}
+
+// sit gives a delivery a seat at the door that has refused it: see door.sit. If it has its place in a key's order at another
+// door, it keeps that too.
+func (m *machine) sit(d *dispatch, at *door, why *barrier) (victim *dispatch, spills bool, refused Reason) {
+	ds := at.of.destinations
+	if ds == nil {
+		return at.sit(m.Bus, d, why)
+	}
+	if from := d.seatDoor(); d.seat().Number != 0 && from != at {
+		from.lend(m.Bus, d)
+		defer m.tend(from)
+	} else if home := ds.homes.Of(d.key); home != nil && home != at && d.seat().Number == 0 && d.home() == nil {
+		home.follow(d)
+	}
+	d.leftFor(at)
+	if at.whole != nil { // it may have been forgotten since it refused the delivery
+		var unpin func()
+		at, unpin = ds.pinned(at.name)
+		defer unpin()
+	}
+	if victim, spills, refused = at.sit(m.Bus, d, why); victim == nil {
+		defer m.trim(ds)
+	}
+	return victim, spills, refused
+}
+
+// lend frees the seat of a delivery that takes one at another door. Others of its key stay behind it here.
+func (o *door) lend(b *Bus, d *dispatch) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.line.Lend(d)
+	o.choseLocked(d)
+	if d.key != "" && d.home() == nil {
+		d.ensureDetours().home = o
+	} else {
+		o.line.Return(d)
+	}
+	o.endLineLocked()
+	o.countLocked(b)
+}
+
+// follow gives a delivery that takes its seat at another door its place in its key's order here.
+func (o *door) follow(d *dispatch) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.line.Follow(d)
+	o.of.destinations.homes.Keep(d.key, o)
+	d.ensureDetours().home = o
+}
+
+// returned frees the place of a delivery in its key's order that has settled after it had taken a seat elsewhere.
+func (o *door) returned(b *Bus, d *dispatch) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.line.Return(d)
+	o.isHomeNoMoreLocked(d.key)
+	o.endLineLocked()
+	o.countLocked(b)
+}
+
+// leaveSeat frees the seat of a delivery that has settled or leaves memory, and its place at another door.
+func (m *machine) leaveSeat(d *dispatch) {
+	if d.seat().Number != 0 {
+		at := d.seatDoor()
+		at.release(m.Bus, d)
+		m.tend(at)
+	}
+	if home := d.home(); home != nil {
+		d.story.detours.home = nil
+		home.returned(m.Bus, d)
+		m.tend(home)
+	}
+}
+
+// trim keeps the lines of all destinations in memory within their bound: the longest one is the full one.
+func (m *machine) trim(ds *destinations) {
+	for ds.isFull() {
+		longest := slices.MaxFunc(ds.all(), func(x, y *door) int { return int(x.seats.Load() - y.seats.Load()) })
+		victim, drops := longest.shorten(m.Bus)
+		switch {
+		case victim == nil: // all are on their way
+			return
+		case drops:
+			m.settle(victim, Dropped)
+		default:
+			m.bury(victim, ReasonOverflow)
+		}
+	}
+}
+
+// isFull reports whether the lines have more deliveries than memory keeps of a subscription.
+func (ds *destinations) isFull() bool {
+	return ds.seats.Load() > linesInMemory*int64(ds.of.door.capacity)
+}
+
+// shorten removes the delivery that a full line does not keep, or returns nil. drops is set if it is dropped.
+func (o *door) shorten(b *Bus) (victim *dispatch, drops bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.spill.allowed {
+		return nil, false // sit leaves them to the store
+	}
+	find := o.line.Newest
+	if o.whenFull == DropOldestWhenFull {
+		find = o.line.Oldest
+	}
+	victim, ok := find()
+	if !ok {
+		return nil, false
+	}
+	o.line.Drop(victim)
+	o.countLocked(b) // before the victim settles: see unsettled
+	return victim, o.whenFull == DropOldestWhenFull || o.whenFull == DropNewestWhenFull
+}
+
+// home returns the door at which later deliveries of the key stay behind it, if that is not the one of its seat.
+func (d *dispatch) home() *door {
+	if d.story == nil || d.story.detours == nil {
+		return nil
+	}
+	return d.story.detours.home
+}
+
+// Visits reports whether the dispatch waits behind another of its key, and does not know its destination yet.
+func (d *dispatch) Visits() bool { return d.seatDoor().whole != nil && d.destination() == "" }
