@@ -303,7 +303,9 @@ func (m *machine) enter(w *worker, d *dispatch, s *Subscription, event *Event) (
 		at = s.destinations.door(name)
 		pass, shut = at.enter(m.Bus, d)
 	}
-	if shut == nil {
+	if shut != nil {
+		d.goesTo(at)
+	} else {
 		d.leftFor(at)
 	}
 	return at, pass, shut
@@ -403,7 +405,7 @@ func (d *dispatch) destination() string {
 	return d.story.detours.destination
 }
 
-// goesTo notes the destination of the next target.
+// goesTo notes the destination of the next target, which has been asked.
 func (d *dispatch) goesTo(at *door) {
 	if at.name != "" && d.destination() == "" {
 		d.ensureDetours().destination = at.name

@@ -359,7 +359,6 @@ func (m *machine) park(d *dispatch, at *door, why *barrier, until int64) (all bo
 		parked.ensureDetours().snoozes++
 		m.report.snoozed(parked, s, parked.story.detours.snoozes)
 	}
-	parked.goesTo(at)
 	victim, spills, reason := m.sit(parked, at, why)
 	if victim != nil {
 		m.settle(victim, Dropped)

@@ -320,6 +320,7 @@ func (o *door) slowUntil() int64 {
 // parked, and until when if it sleeps.
 func (m *machine) postpone(d *dispatch, at *door, pass uint64, r *result) (as *barrier, until int64) {
 	v, now := r.verdict, m.time.Nanos()
+	d.goesTo(at)
 	switch {
 	case !v.postpones():
 		as = r.shut

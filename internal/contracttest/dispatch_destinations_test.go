@@ -271,6 +271,9 @@ func TestD13_AKeyKeepsItsOrderAcrossDestinations(t *testing.T) {
 			if err == nil && p.N > 0 {
 				order.add(p.N)
 			}
+			if err == nil && p.N == 1 {
+				time.Sleep(5 * time.Second)
+			}
 			return err
 		}), eventbus.Named("ships"), eventbus.PerDestination(byAddress), eventbus.Retry(eventbus.MaxRetries(eventbus.Unlimited), eventbus.BaseDelay(time.Second)))
 		start(t, bus)
@@ -291,6 +294,8 @@ func TestD13_AKeyKeepsItsOrderAcrossDestinations(t *testing.T) {
 
 		s.set("dead", nil)
 		require.NoError(t, sub.Destination("dead").Reset())
+		time.Sleep(time.Second)
+		require.NoError(t, sub.Destination("dead").Pause(), "2 goes to another one")
 		time.Sleep(time.Minute)
 		require.Equal(t, []int{100, 1, 2}, order.all(), "3 is held at its own destination, and 4 and 5 behind it")
 		mustPublish(t, bus, "ship", shipment{"alive", 6}, eventbus.Key("k"))
@@ -299,6 +304,7 @@ func TestD13_AKeyKeepsItsOrderAcrossDestinations(t *testing.T) {
 		s.set("dead2", nil)
 		require.NoError(t, sub.Destination("dead2").Reset())
 		time.Sleep(time.Minute)
+		require.NoError(t, sub.Destination("dead").Resume())
 		require.Equal(t, []int{100, 1, 2, 3, 4, 5, 6}, order.all())
 		require.NoError(t, bus.Drain(t.Context()))
 		require.Zero(t, metricsOf(t, bus, "ships").Destinations.Unwell)
@@ -367,6 +373,27 @@ func TestD13_OperatorsHaveEachDestination(t *testing.T) {
 	})
 }
 
+// The subscription's pause holds a delivery that waits for its next attempt at a destination.
+func TestD13_RetriesObeyThePauseOfAll(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open(eventbus.WithRetry(retry(3, 10*time.Second)))
+		s := newShips("slow")
+		sub := s.subscribe(t, bus)
+		start(t, bus)
+		mustPublish(t, bus, "ship", shipment{"slow", 1})
+		time.Sleep(time.Second)
+		s.set("slow", nil)
+		require.NoError(t, sub.Pause())
+		time.Sleep(time.Minute)
+		require.Equal(t, 1, s.callsTo("slow"))
+		require.Equal(t, 1, metricsOf(t, bus, "ships").Held)
+		require.NoError(t, sub.Resume())
+		time.Sleep(time.Second)
+		require.Equal(t, []int{1}, s.at("slow"))
+		shutdown(t, bus)
+	})
+}
+
 // A function that panics, returns nothing, ends its goroutine, blocks, or returns what is no name.
 func TestD13_FunctionsThatMisbehave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -420,7 +447,6 @@ func TestD13_FunctionsThatMisbehave(t *testing.T) {
 
 // A million destinations: idle ones are forgotten, and those that are not well are kept.
 func TestD13_IdleDestinationsAreForgotten(t *testing.T) {
-	ofManyEvents(t)
 	synctest.Test(t, func(t *testing.T) {
 		bus, logs := startBus(t)
 		s := newShips()

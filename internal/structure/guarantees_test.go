@@ -28,7 +28,7 @@ var promises = []struct {
 }{
 	{"E", 7, false},
 	{"R", 6, false},
-	{"D", 14, true},
+	{"D", 15, true},
 	{"P", 8, true},
 	{"F", 9, true},
 	{"C", 6, true},
@@ -39,7 +39,7 @@ var promises = []struct {
 }
 
 // notPromised are the clauses that may be missing, until the code keeps them.
-var notPromised = []string{"D13", "L8"}
+var notPromised = []string{"D15", "L8"}
 
 // GUARANTEES.md promises every clause but those, and shows how it is known that
 // each is kept. What it names is there.
@@ -312,7 +312,7 @@ func TestGuarantees_WhatIsWrongIsNoticed(t *testing.T) {
 			}
 		}
 	}
-	sound.WriteString("\n## Not promised yet\n\nThese:\n\n- **D13**, whole: x,\n  and y\n- **E3**, in part: x\n- **L8**, whole: x\n")
+	sound.WriteString("\n## Not promised yet\n\nThese:\n\n- **D15**, whole: x,\n  and y\n- **E3**, in part: x\n- **L8**, whole: x\n")
 	const readme = "\n## What you get\n\n| | |\n| --- | --- |\n| [a](GUARANTEES.md#e1-a-promise) | b |\n\n## More\n\n[c](GUARANTEES.md)\n"
 	require.Empty(t, guaranteeProblems(sound.String(), readme, tests, bugs))
 
@@ -331,13 +331,13 @@ func TestGuarantees_WhatIsWrongIsNoticed(t *testing.T) {
 		{"`TestE3_Y`\n- Fails under: without the code", "`TestE3_Y`", "E3: nothing says under which bug"},
 		{"`D3-it-breaks`", "`D3-it-breaks`, `D3-other`", "D3: there is no bug D3-other"},
 		{"`D3-it-breaks`", "`D3-it-breaks`, `C2-it-breaks`", "D3: the bug C2-it-breaks says that it breaks [C2]"},
-		{"- **D13**, whole: x,\n  and y\n", "", "D13: is neither promised nor listed"},
-		{"- **D13**, whole: x,", "- D13: x,", "does not say which clause is missing"},
-		{"- **D13**", "- **P8**, whole: x\n- **D13**", "P8: is promised, and listed as not promised"},
-		{"- **E3**, in part", "- **D13**, in part", "D13: is not promised in part only"},
+		{"- **D15**, whole: x,\n  and y\n", "", "D15: is neither promised nor listed"},
+		{"- **D15**, whole: x,", "- D15: x,", "does not say which clause is missing"},
+		{"- **D15**", "- **P8**, whole: x\n- **D15**", "P8: is promised, and listed as not promised"},
+		{"- **E3**, in part", "- **D15**, in part", "D15: is not promised in part only"},
 		{"- **E3**", "- **E30**", "E30: is listed under"},
-		{"## Not promised yet", "## Not yet", "D13: is neither promised nor listed"},
-		{"- **E3**, in part: x\n", "- **E3**, in part: x\n\n### D13 A promise\n", "D13: comes after"},
+		{"## Not promised yet", "## Not yet", "D15: is neither promised nor listed"},
+		{"- **E3**, in part: x\n", "- **E3**, in part: x\n\n### D15 A promise\n", "D15: comes after"},
 		{"# Guarantees", "# Guarantees\n\n### E1 A promise", "E1: has two headings"},
 	} {
 		broken := strings.Replace(sound.String(), c.from, c.to, 1)
@@ -359,7 +359,7 @@ func TestGuarantees_WhatIsWrongIsNoticed(t *testing.T) {
 	}
 	require.Contains(t, of(append(tests, "internal/x.TestS30_X"), bugs), "the test internal/x.TestS30_X is of S30, and there is no such clause")
 	require.Empty(t, of(append(tests, "TestS3_X", "TestA8_X", "TestX"), bugs))
-	require.Contains(t, of(tests, append(bugs, sabotage.Bug{Name: "D3-x", Clauses: []string{"D3", "D13"}})), "the bug D3-x breaks D13, which is not promised")
+	require.Contains(t, of(tests, append(bugs, sabotage.Bug{Name: "D3-x", Clauses: []string{"D3", "D15"}})), "the bug D3-x breaks D15, which is not promised")
 }
 
 func TestGuarantees_Anchors(t *testing.T) {
