@@ -58,12 +58,30 @@ func (c *call) allSubscriptions() (all []eventbus.SubscriptionMetrics, catalogAt
 		if i < 0 {
 			i, all = len(all), append(all, eventbus.SubscriptionMetrics{Subscription: o.Subscription, Circuit: eventbus.CircuitUnknown})
 		}
+		if o.Destination != "" {
+			all[i].Destinations = withDirective(all[i].Destinations, o)
+			continue
+		}
 		all[i].Directive, all[i].Paused, all[i].PausedUntil = &o, o.Pause, o.Until
 		if o.Pause {
 			all[i].ShutBy = eventbus.ParkPaused
 		}
 	}
 	return all, catalog.At, nil
+}
+
+// withDirective adds a destination of which a catalog knows what was ordered.
+func withDirective(all *eventbus.DestinationsMetrics, o eventbus.Directive) *eventbus.DestinationsMetrics {
+	if all == nil {
+		all = &eventbus.DestinationsMetrics{}
+	}
+	m := eventbus.DestinationMetrics{Destination: o.Destination, Circuit: eventbus.CircuitUnknown, Directive: &o, Paused: o.Pause, PausedUntil: o.Until}
+	if o.Pause {
+		m.ShutBy = eventbus.ParkPaused
+	}
+	all.List = append(all.List, m)
+	all.Known, all.Unwell = len(all.List), len(all.List)
+	return all
 }
 
 // catalogued returns what a catalog has of a subscription.

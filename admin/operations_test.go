@@ -213,3 +213,36 @@ func TestLetters_OfAMissingSubscription(t *testing.T) {
 	preview := get[eventbus.ReplayPreview](t, h, "/api/v1/preview")
 	require.Equal(t, 1, preview.Missing)
 }
+
+// A destination that is not well is on the page of its subscription, with its directives.
+func TestO6_DestinationsAreShownAndDirected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := newBus(t)
+		s, err := bus.Subscribe("hook", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("hooks"),
+			eventbus.PerDestination(func(e eventbus.Event) string { return e.Payload.(string) }))
+		require.NoError(t, err)
+		require.NoError(t, bus.Start(t.Context()))
+		require.NoError(t, s.Destination("acme <&>").Pause(eventbus.By("ann"), eventbus.Because("their migration")))
+		for _, to := range []string{"acme <&>", "acme <&>", "other"} {
+			_, err = bus.Publish(t.Context(), "hook", to)
+			require.NoError(t, err)
+		}
+		synctest.Wait()
+		v := newVisitor(t, bus)
+		d := v.visit(prefix + "/subscriptions/hooks")
+		require.Contains(t, d.text(), "2 known, 1 not well")
+		require.Contains(t, d.text(), "their migration")
+		d = v.follow(v.submit(d.formWith(t, "Resume"), "Resume", nil))
+		require.Contains(t, d.text(), "2 known, 0 not well")
+		synctest.Wait()
+		require.EqualValues(t, 3, bus.Metrics().Subscriptions[0].Successes)
+
+		h := newHandler(t, bus)
+		m := post[eventbus.SubscriptionMetrics](t, h, "/api/v1/subscriptions/hooks/pause", `{"destination":"other"}`)
+		require.False(t, m.Paused)
+		require.Equal(t, "other", m.Destinations.List[0].Destination)
+		audit, err := bus.Audit(t.Context(), eventbus.AuditQuery{})
+		require.NoError(t, err)
+		require.Equal(t, "other", audit.Entries[0].Destination)
+	})
+}

@@ -74,7 +74,7 @@ func (c *call) showSubscription(reason, until string, err error) (any, error) {
 func (c *call) directiveForm() (any, error) {
 	var request ControlRequest
 	var until string
-	_, err := c.form(textParameter("why", &request.Why), textParameter("until", &until))
+	_, err := c.form(textParameter("why", &request.Why), textParameter("until", &until), textParameter("destination", &request.Destination))
 	if err == nil && c.route.audit == eventbus.AuditHoldUntil {
 		err = setParameters(nonEmpty(url.Values{"until": {until}}), []parameter{timeParameter("until", &request.Until)})
 	}

@@ -20,8 +20,9 @@ type SubscriptionPage struct {
 
 // ControlRequest is the body of a directive to a subscription.
 type ControlRequest struct {
-	Why   string    `json:"why,omitempty"`
-	Until time.Time `json:"until,omitzero"` // of hold-until, and required there
+	Destination string    `json:"destination,omitempty"` // of a subscription with PerDestination; empty for the whole
+	Why         string    `json:"why,omitempty"`
+	Until       time.Time `json:"until,omitzero"` // of hold-until, and required there
 }
 
 func (c *call) listSubscriptions() (any, error) {
@@ -76,7 +77,16 @@ func (c *call) postDirective() (any, error) {
 	return c.control(c.args["name"], c.route.audit, body)
 }
 
-// control gives a directive to a subscription, and returns its state after it. For a bus without handlers, which does not
+// directed is a subscription, or one of its destinations.
+type directed interface {
+	Pause(opts ...eventbus.DirectiveOption) error
+	Resume(opts ...eventbus.DirectiveOption) error
+	HoldUntil(t time.Time, opts ...eventbus.DirectiveOption) error
+	Trip(opts ...eventbus.DirectiveOption) error
+	Reset(opts ...eventbus.DirectiveOption) error
+}
+
+// control gives a directive to a subscription or a destination, and returns its state after it. For a bus without handlers, which does not
 // know it, this has the name only.
 func (c *call) control(name string, action eventbus.AuditAction, r ControlRequest) (eventbus.SubscriptionMetrics, error) {
 	none := eventbus.SubscriptionMetrics{}
@@ -93,18 +103,22 @@ func (c *call) control(name string, action eventbus.AuditAction, r ControlReques
 		return none, badRequest("until is missing, or given for another directive than hold-until", "give hold-until, and no other directive, a time as RFC 3339")
 	}
 	opts := c.operator(r.Why)
+	var to directed = s
+	if r.Destination != "" {
+		to = s.Destination(r.Destination)
+	}
 	var err error
 	switch action { //nolint:exhaustive // the others are no directives
 	case eventbus.AuditPause:
-		err = s.Pause(opts...)
+		err = to.Pause(opts...)
 	case eventbus.AuditResume:
-		err = s.Resume(opts...)
+		err = to.Resume(opts...)
 	case eventbus.AuditHoldUntil:
-		err = s.HoldUntil(r.Until, opts...)
+		err = to.HoldUntil(r.Until, opts...)
 	case eventbus.AuditTrip:
-		err = s.Trip(opts...)
+		err = to.Trip(opts...)
 	case eventbus.AuditReset:
-		err = s.Reset(opts...)
+		err = to.Reset(opts...)
 	}
 	if err != nil {
 		return none, err

@@ -74,8 +74,9 @@ type bulk struct {
 
 // directive is what an operator orders of a subscription.
 type directive struct {
-	action eventbus.AuditAction
-	until  time.Time // of AuditHoldUntil
+	action      eventbus.AuditAction
+	until       time.Time // of AuditHoldUntil
+	destination string    // of the subscription; empty for the whole
 }
 
 // subscriptions are what a backend knows of the subscriptions.
@@ -97,6 +98,7 @@ type subscription struct {
 	Metrics      *eventbus.SubscriptionMetrics `json:"metrics,omitempty"`
 	Options      *eventbus.CatalogSubscription `json:"options,omitempty"`
 	Directive    *eventbus.Directive           `json:"directive,omitempty"`
+	Destinations []eventbus.Directive          `json:"destinations,omitempty"` // to destinations
 	Parked       int64                         `json:"parked"`
 	KnownAt      time.Time                     `json:"known_at,omitzero"` // of Options
 }

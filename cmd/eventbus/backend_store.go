@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
@@ -210,7 +211,12 @@ func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, er
 		s.Pattern, s.Options, s.KnownAt = catalog.Subscriptions[i].Pattern, &catalog.Subscriptions[i], catalog.At
 	}
 	for _, o := range catalog.Directives {
-		if o.Pause || o.Trip {
+		switch {
+		case !o.Pause && !o.Trip:
+		case o.Destination != "":
+			s := of(o.Subscription)
+			s.Destinations = append(s.Destinations, o)
+		default:
 			of(o.Subscription).Directive = &o
 		}
 	}
@@ -244,7 +250,16 @@ func (b *storeBackend) Direct(ctx context.Context, name string, d directive, o o
 	if err := b.checkKnown(ctx, name); err != nil {
 		return err
 	}
-	s := b.bus.Subscription(name)
+	var s interface {
+		Pause(opts ...eventbus.DirectiveOption) error
+		Resume(opts ...eventbus.DirectiveOption) error
+		HoldUntil(t time.Time, opts ...eventbus.DirectiveOption) error
+		Trip(opts ...eventbus.DirectiveOption) error
+		Reset(opts ...eventbus.DirectiveOption) error
+	} = b.bus.Subscription(name)
+	if d.destination != "" {
+		s = b.bus.Subscription(name).Destination(d.destination)
+	}
 	switch d.action { //nolint:exhaustive // the others are no directives
 	case eventbus.AuditPause:
 		return s.Pause(o.options()...)

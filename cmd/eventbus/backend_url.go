@@ -354,8 +354,9 @@ func (b *urlBackend) Direct(ctx context.Context, name string, d directive, o ope
 	path := "/subscriptions/" + url.PathEscape(name) + "/" + strings.ReplaceAll(string(d.action), "_", "-")
 	return b.post(ctx, path, struct {
 		reason
-		Until time.Time `json:"until,omitzero"`
-	}{reason{o.why}, d.until}, &struct{}{})
+		Until       time.Time `json:"until,omitzero"`
+		Destination string    `json:"destination,omitempty"`
+	}{reason{o.why}, d.until, d.destination}, &struct{}{})
 }
 
 func (b *urlBackend) Audit(ctx context.Context, q eventbus.AuditQuery) (all eventbus.AuditPage, err error) {

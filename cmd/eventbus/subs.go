@@ -160,6 +160,9 @@ func (a *app) showSubscription(s *subscription) {
 	field("subscription", s.Subscription)
 	field("pattern", s.Pattern)
 	field("directive", directiveText(s.Directive))
+	for i := range s.Destinations {
+		field("destination", s.Destinations[i].Destination+"  "+directiveText(&s.Destinations[i]))
+	}
 	m := s.Metrics
 	if m == nil {
 		field("parked", count(s.Parked))
@@ -184,6 +187,12 @@ func (a *app) showSubscription(s *subscription) {
 	}
 	field("throttled", throttled)
 	field("snoozed", count(m.Snoozed))
+	if all := m.Destinations; all != nil {
+		field("destinations", fmt.Sprintf("%s known, %s not well, %s times one shared the common one", count(all.Known), count(all.Unwell), count(all.Shared)))
+		for i := range all.List {
+			field("  not well", destinationText(&all.List[i]))
+		}
+	}
 	if m.Latency.Samples > 0 {
 		field("latency", fmt.Sprintf("p50 %s, p90 %s, p99 %s, max %s", duration(m.Latency.P50), duration(m.Latency.P90), duration(m.Latency.P99), duration(m.Latency.Max)))
 	}
@@ -201,17 +210,33 @@ func (a *app) showSubscription(s *subscription) {
 	}
 }
 
+// destinationText describes a destination that is not well.
+func destinationText(m *eventbus.DestinationMetrics) string {
+	text := fmt.Sprintf("%s  circuit %s, held %s, throttled %s, snoozed %s", m.Destination, m.Circuit, count(m.Held), count(m.Throttled), count(m.Snoozed))
+	if m.ShutBy != "" {
+		text += ", shut by " + string(m.ShutBy)
+	}
+	if !m.ThrottledUntil.IsZero() {
+		text += ", throttled until " + timeText(m.ThrottledUntil)
+	}
+	if d := directiveText(m.Directive); d != "" {
+		text += ", " + d
+	}
+	return text
+}
+
 func (a *app) subsDirective(use, short string, action eventbus.AuditAction, past string) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Args: cobra.ExactArgs(strings.Count(use, " "))}
 	if action == eventbus.AuditHoldUntil {
 		c.Long = short + ".\n\nTIME is a time such as 2026-11-25T06:00:00Z, or a duration from now such as 90m."
 	}
 	a.operatorFlags(c)
+	o := directive{action: action}
+	c.Flags().StringVar(&o.destination, "destination", "", "only `NAME`, a destination of a subscription with PerDestination")
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
 		if err := a.checkOperator(b); err != nil {
 			return err
 		}
-		o := directive{action: action}
 		if len(args) > 1 {
 			var err error
 			if o.until, err = parseTime(args[1], true); err != nil {
@@ -227,11 +252,16 @@ func (a *app) subsDirective(use, short string, action eventbus.AuditAction, past
 		if a.json {
 			return a.printJSON(struct {
 				Subscription string    `json:"subscription"`
+				Destination  string    `json:"destination,omitempty"`
 				Action       string    `json:"action"`
 				Until        time.Time `json:"until,omitzero"`
-			}{args[0], string(action), o.until})
+			}{args[0], o.destination, string(action), o.until})
 		}
-		a.printf("%s %s", term.Escape(args[0]), past)
+		a.printf("%s", term.Escape(args[0]))
+		if o.destination != "" {
+			a.printf(", destination %s,", term.Escape(o.destination))
+		}
+		a.printf(" %s", past)
 		if !o.until.IsZero() {
 			a.printf(" until %s", timeText(o.until))
 		}
