@@ -352,7 +352,7 @@ func (tx *transaction) open(records []*driver.Record) {
 
 // update changes a record that the lease has.
 func (tx *transaction) update(r *driver.Record) error {
-	const sql = `UPDATE eventbus_record SET kind = kind & 4 | ?, due = ?, door = ?, owner = ?, suspect = ?, progress = ?, live_crc = ?, crashes = ?
+	const sql = `UPDATE eventbus_record SET kind = kind & 4 | ?, due = ?, door = ?, owner = ?, suspect = ?, progress = ?, live_crc = ?, crashes = ?, destination = ?
 		WHERE ref = ? AND owner = ?`
 	stmt, err := tx.w.stmt(sql)
 	if err != nil {
@@ -360,13 +360,13 @@ func (tx *transaction) update(r *driver.Record) error {
 	}
 	live := encodeLive(r)
 	stmt.BindInt64(1, int64(r.State))
-	live.bind(stmt, 2, 3, 6)
+	live.bind(stmt, 2, 3, 9, 6)
 	stmt.BindInt64(4, tx.ownerOf(r))
 	stmt.BindBool(5, r.Suspect)
 	stmt.BindInt64(7, live.crc)
 	stmt.BindInt64(8, int64(r.Crashes))
-	stmt.BindInt64(9, int64(r.Ref))
-	stmt.BindInt64(10, tx.epoch)
+	stmt.BindInt64(10, int64(r.Ref))
+	stmt.BindInt64(11, tx.epoch)
 	if err := run(stmt, nil); err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -165,7 +164,8 @@ type finder struct {
 	state *claimState
 	q     driver.ClaimQuery
 
-	nextDue time.Time
+	nextDue      time.Time
+	destinations string // see list
 }
 
 func (f *finder) find() ([]candidate, error) {
@@ -271,21 +271,6 @@ func (f *finder) eachOwner(from string, args []any, visit func(owner int64) erro
 			return err
 		}
 	}
-}
-
-func (f *finder) parked() (found []candidate, err error) {
-	const from = "FROM eventbus_record INDEXED BY record_parked WHERE " + whereParked + " AND door = ? AND "
-	for _, door := range f.q.Doors {
-		err = errors.Join(err, f.eachOwner(from, []any{door}, func(owner int64) error {
-			if owner == -f.state.epoch {
-				return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? ORDER BY position, ref LIMIT ?",
-					door, owner, f.q.Limit+1)
-			}
-			return f.collect(&found, candidate{}, "SELECT position, ref, owner "+from+"owner = ? AND kind = ? ORDER BY position, ref LIMIT ?",
-				door, owner, int64(driver.Parked), f.q.Limit+1)
-		}))
-	}
-	return found, err
 }
 
 // due returns the records that are due, and sets nextDue. A record without a due time is due.

@@ -26,40 +26,47 @@ func fixedCRC(ref driver.Ref, position int64, event, body []byte) int64 {
 // live has the columns of a record that change with each update, encoded. owner, crashes and suspect
 // are not part of the checksum: Claim changes them in many rows at once.
 type live struct {
-	due, door string
-	progress  []byte
-	crc       int64
+	due, door, destination string
+	progress               []byte
+	crc                    int64
 }
 
 func encodeLive(r *driver.Record) live {
-	l := live{door: r.Door, progress: r.Progress}
+	l := live{door: r.Door, destination: r.Destination, progress: r.Progress}
 	if !r.Due.IsZero() {
 		l.due = storekit.TimeText(r.Due)
 	}
-	l.crc = liveCRC(r.State, l.due, l.door, l.progress)
+	l.crc = liveCRC(r.State, l.due, l.door, l.destination, l.progress)
 	return l
 }
 
 // plainCRC is the checksum of a new record that is ready.
-var plainCRC = liveCRC(driver.Ready, "", "", nil)
+var plainCRC = liveCRC(driver.Ready, "", "", "", nil)
 
 // isPlain reports whether a new record has only zero values in the columns that change.
 func isPlain(r *driver.Record) bool {
-	return r.State == driver.Ready && r.Due.IsZero() && r.Door == "" && r.Progress == nil && !r.Suspect
+	return r.State == driver.Ready && r.Due.IsZero() && r.Door == "" && r.Destination == "" && r.Progress == nil && !r.Suspect
 }
 
-func liveCRC(state driver.State, due, door string, progress []byte) int64 {
+// liveCRC leaves an empty destination out, as rows of earlier schemas do.
+func liveCRC(state driver.State, due, door, destination string, progress []byte) int64 {
 	sum := crc32.Update(0, castagnoli, []byte{byte(state), byte(len(due))})
 	sum = crc32.Update(sum, castagnoli, []byte(due))
 	sum = crc32.Update(sum, castagnoli, binary.LittleEndian.AppendUint32(nil, uint32(len(door))))
 	sum = crc32.Update(sum, castagnoli, []byte(door))
-	return int64(crc32.Update(sum, castagnoli, progress))
+	sum = crc32.Update(sum, castagnoli, progress)
+	if destination != "" {
+		sum = crc32.Update(sum, castagnoli, []byte(destination))
+		sum = crc32.Update(sum, castagnoli, binary.LittleEndian.AppendUint32(nil, uint32(len(destination))))
+	}
+	return int64(sum)
 }
 
 // bind binds the columns, NULL for empty ones.
-func (l *live) bind(stmt *sqlite3.Stmt, due, door, progress int) {
+func (l *live) bind(stmt *sqlite3.Stmt, due, door, destination, progress int) {
 	bindText(stmt, due, l.due)
 	bindText(stmt, door, l.door)
+	bindText(stmt, destination, l.destination)
 	if l.progress == nil {
 		stmt.BindNull(progress)
 	} else {
@@ -76,7 +83,7 @@ func bindText(stmt *sqlite3.Stmt, i int, s string) {
 }
 
 // recordColumns are the columns that scanRecord reads.
-const recordColumns = "ref, position, kind, due, door, owner, crashes, suspect, event, body, progress, crc, live_crc"
+const recordColumns = "ref, position, kind, due, door, owner, crashes, suspect, event, body, progress, crc, live_crc, destination"
 
 // scanRecord reads a row of recordColumns. owner is the lease that has or had the record.
 func (s *Store) scanRecord(stmt *sqlite3.Stmt) (r *driver.Record, owner int64, err error) {
@@ -87,12 +94,12 @@ func (s *Store) scanRecord(stmt *sqlite3.Stmt) (r *driver.Record, owner int64, e
 	kind := stmt.ColumnInt64(2)
 	r = &driver.Record{
 		Ref: ref, Position: stmt.ColumnInt64(1), State: driver.State(kind & kindStateMask),
-		Door: stmt.ColumnText(4), Progress: columnBytes(stmt, 10), Crashes: stmt.ColumnInt(6), Suspect: stmt.ColumnInt64(7) != 0,
+		Door: stmt.ColumnText(4), Destination: stmt.ColumnText(13), Progress: columnBytes(stmt, 10), Crashes: stmt.ColumnInt(6), Suspect: stmt.ColumnInt64(7) != 0,
 	}
 	owner = stmt.ColumnInt64(5)
 	event, body, due := columnBytes(stmt, 8), columnBytes(stmt, 9), stmt.ColumnText(3)
 	if len(event) != len(r.ID) || stmt.ColumnInt64(11) != fixedCRC(ref, r.Position, event, body) ||
-		stmt.ColumnInt64(12) != liveCRC(r.State, due, r.Door, r.Progress) {
+		stmt.ColumnInt64(12) != liveCRC(r.State, due, r.Door, r.Destination, r.Progress) {
 		return nil, 0, corrupt("the row does not match its checksum")
 	}
 	copy(r.ID[:], event)

@@ -16,12 +16,15 @@ import (
 	"github.com/surebus/eventbus/store/sqlite"
 )
 
-// fileOfSchema4 returns the path of a file that buses of commit de7165b have made: the last version with schema 4. The
-// first of its buses was shut down, the second was killed in the call with the payload "crashes", and the third was not
-// started.
-func fileOfSchema4(t *testing.T) string {
+// fileOf returns the path of a copy of a file in testdata:
+//
+//   - schema4.db.gz: commit de7165b has made it, the last version with schema 4. The first of its buses was shut down, the
+//     second was killed in the call with the payload "crashes", and the third was not started.
+//   - schema6.db.gz: commit 8935291c has made it, the last version with schema 6. The first of its buses was shut down, and
+//     the second was not started.
+func fileOf(t *testing.T, name string) string {
 	t.Helper()
-	packed, err := os.Open(filepath.Join("testdata", "schema4.db.gz"))
+	packed, err := os.Open(filepath.Join("testdata", name))
 	require.NoError(t, err)
 	defer packed.Close()
 	content, err := gzip.NewReader(packed)
@@ -35,9 +38,9 @@ func fileOfSchema4(t *testing.T) string {
 	return path
 }
 
-// A bus takes over all that a bus of the version before has left.
+// A bus takes over all that a bus of schema 4 has left.
 func TestStore_AFileOfSchema4(t *testing.T) {
-	path := fileOfSchema4(t)
+	path := fileOf(t, "schema4.db.gz")
 	_, err := sqlite.Open(t.Context(), path, sqlite.MustExist())
 	require.ErrorIs(t, err, sqlite.ErrNotMigrated)
 
@@ -104,6 +107,52 @@ func TestStore_AFileOfSchema4(t *testing.T) {
 	p.waitCalls("billing dies")
 	p.settled()
 	require.Zero(t, p.called()["billing handled"])
+	sound()
+	p.end()
+}
+
+// A bus takes over all that a bus of schema 6 has left. Its records have no destination.
+func TestStore_AFileOfSchema6(t *testing.T) {
+	path := fileOf(t, "schema6.db.gz")
+	_, err := sqlite.Open(t.Context(), path, sqlite.MustExist())
+	require.ErrorIs(t, err, sqlite.ErrNotMigrated)
+
+	mock := clock.NewMock()
+	mock.Set(time.Date(2026, 12, 1, 9, 10, 0, 0, time.UTC))
+	p := begin(t, path, eventbus.WithClock(mock))
+	sound := func() {
+		t.Helper()
+		report, err := p.store.Verify(t.Context(), nil)
+		require.NoError(t, err)
+		require.True(t, report.IsSound(), "%v", report.Problems)
+	}
+	sound()
+	_, err = p.store.Acquire(t.Context(), driver.AcquireQuery{})
+	require.NoError(t, err)
+	claimed := func(q driver.ClaimQuery) (payloads []string) {
+		q.Kind, q.Doors, q.Limit = driver.ClaimParked, []string{"mail"}, 10
+		c, err := p.store.Claim(t.Context(), q)
+		require.NoError(t, err)
+		for _, r := range c.Records {
+			require.Empty(t, r.Destination)
+			payloads = append(payloads, string(r.Payload))
+		}
+		return payloads
+	}
+	require.Empty(t, claimed(driver.ClaimQuery{Destinations: []string{"a"}}))
+	require.Empty(t, claimed(driver.ClaimQuery{OtherThan: []string{""}}))
+	require.Equal(t, []string{`"parked"`}, claimed(driver.ClaimQuery{OtherThan: []string{"a"}}))
+	require.NoError(t, p.store.Release(t.Context(), driver.AllSlots()))
+
+	p.handles("mail", nil)
+	p.handles("billing", nil)
+	p.start()
+	require.NoError(t, p.Subscription("mail").Resume())
+	p.waitCalls("mail parked", "mail keyed", "billing incoming", "mail incoming")
+	mock.Add(3 * time.Hour)
+	p.waitCalls("billing waits", "billing scheduled")
+	p.settled()
+	require.Len(t, p.list(eventbus.LetterQuery{}), 1)
 	sound()
 	p.end()
 }

@@ -33,6 +33,7 @@ func turnBack(t *testing.T, path string, version int) {
 			"DROP TABLE eventbus_incoming", "DROP TABLE eventbus_request", "DROP TABLE eventbus_counter", "DROP TABLE eventbus_catalog",
 			"ALTER TABLE eventbus_directive RENAME TO orders",
 		},
+		{"DROP INDEX eventbus_record_destination", "ALTER TABLE eventbus_record DROP COLUMN destination"},
 	}
 	for _, name := range []string{"meta", "crash", "record", "letter", "dedupe", "history", "audit"} {
 		undo[5] = append(undo[5], "ALTER TABLE eventbus_"+name+" RENAME TO "+name)
@@ -93,7 +94,11 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 		// A store of an earlier version has the file and the lease.
 		conn, err := sqlite3.OpenConn(path, sqlite3.OpenReadWrite)
 		require.NoError(t, err)
-		require.NoError(t, query(conn, "SELECT * FROM meta", nil))
+		meta := "meta"
+		if version >= 6 {
+			meta = "eventbus_meta"
+		}
+		require.NoError(t, query(conn, "SELECT * FROM "+meta, nil))
 		held, err := acquireLease(path)
 		require.NoError(t, err)
 		require.NoError(t, held.sign(holder{}))
@@ -141,7 +146,7 @@ func TestStore_MigratesAnEarlierSchema(t *testing.T) {
 		stored, err := s.Catalogs(t.Context())
 		require.NoError(t, err)
 		want := []driver.Catalog{{Instance: "a", Number: 1, Seen: t0, Body: []byte(`{}`)}}
-		if version >= 3 {
+		if version >= 3 && version < 6 { // the catalog had no instance
 			want[0].Number = 2
 			want = append([]driver.Catalog{{Number: 1, Body: catalog}}, want...)
 		}
@@ -196,6 +201,36 @@ func TestStore_AMigrationIsOneCommit(t *testing.T) {
 	require.EqualValues(t, 12, tables)
 	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 1)
 	require.Empty(t, problems(verifyAt(t, path)))
+}
+
+// The destinations are added in one commit, too. The checksums of the records stay.
+func TestStore_AMigrationFromSchema6IsOneCommit(t *testing.T) {
+	path := testPath(t)
+	old := openAt(t, path)
+	parked := with(ready(""), func(r *driver.Record) { r.State, r.Door = driver.Parked, "mail" })
+	accept(t, old, parked)
+	closeStore(t, old)
+	turnBack(t, path, 6)
+	before := tablesAt(t, path)
+	defer func() { setFailpoint(nil) }()
+	seen := 0
+	setFailpoint(func(name string) {
+		if name == "migrate: tables made" || name == "migrate: before commit" {
+			seen++
+			require.Equal(t, before, tablesAt(t, path), name)
+		}
+	})
+	s := openAt(t, path)
+	require.Equal(t, 2, seen)
+	require.Contains(t, tablesAt(t, path)["eventbus_record"], "live_crc,destination; eventbus_record_destination,")
+	claimed := claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"mail"}}).Records
+	require.Len(t, claimed, 1)
+	directed := *claimed[0]
+	directed.Destination, directed.Leased = "a", false
+	require.NoError(t, submit(s, &driver.Batch{Update: []*driver.Record{&directed}}))
+	require.Empty(t, problems(verifyAt(t, path)))
+	execAt(t, path, "UPDATE eventbus_record SET destination = 'b'")
+	require.Contains(t, problems(verifyAt(t, path)), "does not match its checksum")
 }
 
 // Two processes open a file with an older schema at once. One migrates it while the other one inspects it.

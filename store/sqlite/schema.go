@@ -5,7 +5,7 @@ const applicationID = 0x53757265
 
 // migrations are the scripts that make the schema of a version from that of the version before. The
 // user_version of a file is the number of scripts that were applied.
-var migrations = []string{schema1, schema2, schema3, schema4, schema5, schema6}
+var migrations = []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7}
 
 // Values of record.kind: the state, and kindKeyed if the record has a key. Indexes contain kind
 // rather than two columns.
@@ -24,6 +24,9 @@ const (
 	whereReady  = "owner <= 0 AND " + kindReady
 	whereDue    = "(70 >> kind) & 1"  // waiting without a key, or scheduled (1, 2, 6)
 	whereParked = "(136 >> kind) & 1" // parked (3, 7)
+	// whereDirected selects those with a destination. It does not test IS NOT NULL: to see whether x = ? implies that, SQLite
+	// would prepare each statement on the table again for each value. Updates of other records evaluate only its first term.
+	whereDirected = "destination <> '' AND " + whereParked
 )
 
 // schema1 makes the first version.
@@ -236,4 +239,10 @@ CREATE TABLE eventbus_catalog (
 INSERT INTO eventbus_catalog (instance, seen, body, crc) SELECT '', '0001-01-01T00:00:00.000000000Z', body, crc FROM catalog;
 DROP TABLE catalog;
 DROP TABLE beside;
+`
+
+// schema7 has the destinations of records. The index record_parked has all parked records, in the order of Position.
+const schema7 = `
+ALTER TABLE eventbus_record ADD COLUMN destination TEXT; -- part of live_crc if it is not NULL
+CREATE INDEX eventbus_record_destination ON eventbus_record (door, destination, owner, position) WHERE ` + whereDirected + `;
 `

@@ -274,6 +274,8 @@ func (v *verification) illegal(r *driver.Record, owner int64, m *meta) error {
 		return bad("its lease %d has not begun", owner)
 	case r.Crashes < 0:
 		return bad("it has %d crashes", r.Crashes)
+	case r.Destination != "" && r.State != driver.Parked:
+		return bad("it is %s, and has a destination", r.State)
 	}
 	switch r.State {
 	case driver.Waiting, driver.Scheduled:

@@ -50,6 +50,7 @@ func TestVerify_SoundFiles(t *testing.T) {
 		with(ready(""), func(r *driver.Record) { r.State, r.Due = driver.Waiting, t0 }),
 		with(ready(""), func(r *driver.Record) { r.State, r.Due, r.Scheduled = driver.Scheduled, t0, t0 }),
 		with(ready(""), func(r *driver.Record) { r.State, r.Door = driver.Parked, "mail" }),
+		with(ready(""), func(r *driver.Record) { r.State, r.Door, r.Destination = driver.Parked, "mail", "there" }),
 	} {
 		accept(t, s, r)
 	}
@@ -72,9 +73,9 @@ func TestVerify_SoundFiles(t *testing.T) {
 	report, err := s.Verify(t.Context(), func(p VerifyProgress) { last = p })
 	require.NoError(t, err)
 	require.True(t, report.IsSound(), problems(report))
-	require.Equal(t, VerifyReport{Records: 6, Letters: 1, Others: 8}, report)
-	require.EqualValues(t, 15, last.Rows)
-	require.EqualValues(t, 15, last.Total)
+	require.Equal(t, VerifyReport{Records: 7, Letters: 1, Others: 8}, report)
+	require.EqualValues(t, 16, last.Rows)
+	require.EqualValues(t, 16, last.Total)
 	require.Empty(t, problems(verifyAt(t, path)), "beside a store with the lease")
 	crash(t, s)
 	require.Empty(t, problems(verifyAt(t, path)), "after a crash")
@@ -95,6 +96,7 @@ func TestVerify_ReportsDamage(t *testing.T) {
 		"missing letter":           {execs("DELETE FROM eventbus_letter WHERE num = 1"), "the books do not balance: 50 letters are counted, and 49 are there"},
 		"missing record":           {execs("DELETE FROM eventbus_record WHERE ref = 1"), "[200 0 0 0] records by state are counted, and [199 0 0 0] are there"},
 		"other state":              {execs("UPDATE eventbus_record SET kind = 1 WHERE ref = 1"), "row 1 is corrupt: the row does not match its checksum"},
+		"other destination":        {execs("UPDATE eventbus_record SET destination = 'there' WHERE ref = 1"), "row 1 is corrupt: the row does not match its checksum"},
 		"lease of the future":      {execs("UPDATE eventbus_record SET owner = 99 WHERE ref = 1"), "its lease 99 has not begun"},
 		"damaged order":            {execs(`INSERT INTO eventbus_directive VALUES ('mail', x'7b7d', 0)`), "table eventbus_directive, row mail"},
 		"damaged catalog":          {execs(`INSERT INTO eventbus_catalog VALUES (1, 'a', '', x'7b7d', 0)`), `table eventbus_catalog, row "a"`},
