@@ -2,9 +2,11 @@ package sqlite_test
 
 import (
 	"compress/gzip"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,6 +38,17 @@ func fileOf(t *testing.T, name string) string {
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
 	return path
+}
+
+// passTime sets the clock forward until each of the calls was made. One step is not enough: a timer that the bus sets meanwhile
+// waits from there.
+func (p *process) passTime(mock *clock.Mock, calls ...string) {
+	p.t.Helper()
+	p.eventually(fmt.Sprint(calls), func() bool {
+		mock.Add(time.Minute)
+		called := p.called()
+		return !slices.ContainsFunc(calls, func(c string) bool { return called[c] == 0 })
+	})
 }
 
 // A bus takes over all that a bus of schema 4 has left.
@@ -100,8 +113,7 @@ func TestStore_AFileOfSchema4(t *testing.T) {
 	p.waitCalls("mail parked", "mail keyed")
 	_, err = p.Publish(t.Context(), "payment.made", "handled", eventbus.ID(id))
 	require.NoError(t, err)
-	mock.Add(2 * time.Hour)
-	p.waitCalls("billing waits", "billing scheduled")
+	p.passTime(mock, "billing waits", "billing scheduled")
 	p.settled()
 	require.NoError(t, p.DLQ().Replay(t.Context(), letters[0].ID))
 	p.waitCalls("billing dies")
@@ -109,6 +121,19 @@ func TestStore_AFileOfSchema4(t *testing.T) {
 	require.Zero(t, p.called()["billing handled"])
 	sound()
 	p.end()
+}
+
+// claimParked claims what is parked at the door "mail" without a destination, and returns the payloads.
+func (p *process) claimParked(q driver.ClaimQuery) (payloads []string) {
+	p.t.Helper()
+	q.Kind, q.Doors, q.Limit = driver.ClaimParked, []string{"mail"}, 10
+	c, err := p.store.Claim(p.t.Context(), q)
+	require.NoError(p.t, err)
+	for _, r := range c.Records {
+		require.Empty(p.t, r.Destination)
+		payloads = append(payloads, string(r.Payload))
+	}
+	return payloads
 }
 
 // A bus takes over all that a bus of schema 6 has left. Its records have no destination.
@@ -129,19 +154,9 @@ func TestStore_AFileOfSchema6(t *testing.T) {
 	sound()
 	_, err = p.store.Acquire(t.Context(), driver.AcquireQuery{})
 	require.NoError(t, err)
-	claimed := func(q driver.ClaimQuery) (payloads []string) {
-		q.Kind, q.Doors, q.Limit = driver.ClaimParked, []string{"mail"}, 10
-		c, err := p.store.Claim(t.Context(), q)
-		require.NoError(t, err)
-		for _, r := range c.Records {
-			require.Empty(t, r.Destination)
-			payloads = append(payloads, string(r.Payload))
-		}
-		return payloads
-	}
-	require.Empty(t, claimed(driver.ClaimQuery{Destinations: []string{"a"}}))
-	require.Empty(t, claimed(driver.ClaimQuery{OtherThan: []string{""}}))
-	require.Equal(t, []string{`"parked"`}, claimed(driver.ClaimQuery{OtherThan: []string{"a"}}))
+	require.Empty(t, p.claimParked(driver.ClaimQuery{Destinations: []string{"a"}}))
+	require.Empty(t, p.claimParked(driver.ClaimQuery{OtherThan: []string{""}}))
+	require.Equal(t, []string{`"parked"`}, p.claimParked(driver.ClaimQuery{OtherThan: []string{"a"}}))
 	require.NoError(t, p.store.Release(t.Context(), driver.AllSlots()))
 
 	p.handles("mail", nil)
@@ -149,8 +164,7 @@ func TestStore_AFileOfSchema6(t *testing.T) {
 	p.start()
 	require.NoError(t, p.Subscription("mail").Resume())
 	p.waitCalls("mail parked", "mail keyed", "billing incoming", "mail incoming")
-	mock.Add(3 * time.Hour)
-	p.waitCalls("billing waits", "billing scheduled")
+	p.passTime(mock, "billing waits", "billing scheduled")
 	p.settled()
 	require.Len(t, p.list(eventbus.LetterQuery{}), 1)
 	sound()
