@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -57,20 +59,21 @@ func (s *Store) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed,
 }
 
 // recordColumns are the columns that scanRecord reads.
-const recordColumns = "ref, position, owner, event, kind, crashes, suspect, due, door, progress, body"
+const recordColumns = "ref, position, owner, event, kind, crashes, suspect, due, door, progress, body, destination"
 
 // scanRecord reads a row of recordColumns, and more columns.
 func scanRecord(row pgx.Row, more ...any) (r *driver.Record, owner int64, err error) {
 	var ref int64
 	var kind, crashes int16
 	var due *string
-	var door, body []byte
+	var door, body, destination []byte
 	r = new(driver.Record)
-	columns := []any{&ref, &r.Position, &owner, (*[16]byte)(&r.ID), &kind, &crashes, &r.Suspect, &due, &door, &r.Progress, &body}
+	columns := []any{&ref, &r.Position, &owner, (*[16]byte)(&r.ID), &kind, &crashes, &r.Suspect, &due, &door, &r.Progress, &body, &destination}
 	if err := row.Scan(append(columns, more...)...); err != nil {
 		return nil, 0, err
 	}
-	r.Ref, r.State, r.Crashes, r.Door = driver.Ref(ref), driver.State(kind&kindStateMask), int(crashes), string(door)
+	r.Ref, r.State, r.Crashes = driver.Ref(ref), driver.State(kind&kindStateMask), int(crashes)
+	r.Door, r.Destination = string(door), string(destination)
 	corrupt := func(detail string) error {
 		return &CorruptError{Table: "record", Row: fmt.Sprint(ref), Detail: detail}
 	}
@@ -89,30 +92,11 @@ func scanRecord(row pgx.Row, more ...any) (r *driver.Record, owner int64, err er
 // read reads the records that match.
 func (r *claim) read(ctx context.Context, s *Store, db querier, epoch int64) error {
 	r.claimed, r.owners = driver.Claimed{}, nil
-	limit := int64(math.MaxInt64)
-	if r.q.Limit < math.MaxInt32 {
-		limit = int64(r.q.Limit) + 1
+	sql, args, err := r.statement(epoch)
+	if err != nil {
+		return err
 	}
-	args := []any{limit}
-	var where, order string
-	switch r.q.Kind {
-	case driver.ClaimReady:
-		where, order = whereReady+" AND (kind IN (0, 4) OR owner <> $2)", "position, ref"
-		args = append(args, -epoch)
-	case driver.ClaimDue:
-		where, order = whereDue+" AND (due IS NULL OR due <= $2)", "due NULLS FIRST, ref"
-		args = append(args, storekit.TimeBound(r.q.Now))
-	case driver.ClaimParked:
-		where, order = whereParked+" AND owner <= 0 AND door = ANY($2::bytea[]) AND (kind = 3 OR owner = $3)", "position, ref"
-		args = append(args, bytesOf(r.q.Doors), -epoch)
-	case driver.ClaimEvent:
-		where, order = "owner <= 0 AND event = $2 AND kind IN (2, 6)", "ref"
-		args = append(args, [16]byte(r.q.Event))
-	default:
-		return fmt.Errorf("postgres: ClaimKind %d is unknown", r.q.Kind)
-	}
-	sql := "SELECT " + recordColumns + " FROM ~.record WHERE " + where + " ORDER BY " + order + " LIMIT $1"
-	err := each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
+	err = each(ctx, db, s.sql(sql), func(rows pgx.Rows) error {
 		if len(r.claimed.Records) == r.q.Limit {
 			r.claimed.More = true
 			return nil
@@ -130,6 +114,59 @@ func (r *claim) read(ctx context.Context, s *Store, db querier, epoch int64) err
 	}
 	r.claimed.NextDue, err = parseDue(next)
 	return err
+}
+
+// statement returns the query that reads the records, and one more, with its arguments.
+func (r *claim) statement(epoch int64) (sql string, args []any, err error) {
+	limit := int64(math.MaxInt64)
+	if r.q.Limit < math.MaxInt32 {
+		limit = int64(r.q.Limit) + 1
+	}
+	var from, order string
+	switch r.q.Kind {
+	case driver.ClaimReady:
+		from, order = "~.record WHERE "+whereReady+" AND (kind IN (0, 4) OR owner <> $2)", "position, ref"
+		args = []any{-epoch}
+	case driver.ClaimDue:
+		from, order = "~.record WHERE "+whereDue+" AND (due IS NULL OR due <= $2)", "due NULLS FIRST, ref"
+		args = []any{storekit.TimeBound(r.q.Now)}
+	case driver.ClaimParked:
+		from, args = r.parked(epoch)
+		order = "position, ref"
+	case driver.ClaimEvent:
+		from, order = "~.record WHERE owner <= 0 AND event = $2 AND kind IN (2, 6)", "ref"
+		args = []any{[16]byte(r.q.Event)}
+	default:
+		return "", nil, fmt.Errorf("postgres: ClaimKind %d is unknown", r.q.Kind)
+	}
+	return "SELECT " + recordColumns + " FROM " + from + " ORDER BY " + order + " LIMIT $1", append([]any{limit}, args...), nil
+}
+
+// parked returns what ClaimParked selects from: the first records of each door, and of each destination that the query asks
+// for. Each part is read in the order of an index. A condition with ANY would make the server sort all that is parked.
+func (r *claim) parked(epoch int64) (from string, args []any) {
+	part := func(of, where string) string {
+		return "SELECT first.* FROM unnest($2::bytea[]) AS at(of_door)" + of + ", LATERAL (SELECT * FROM ~.record WHERE " + where +
+			" AND door = of_door AND owner <= 0 AND (kind = 3 OR owner = $3) ORDER BY position, ref LIMIT $1) AS first"
+	}
+	args = []any{bytesOf(r.q.Doors), -epoch}
+	named := slices.DeleteFunc(slices.Clone(r.q.Destinations), func(name string) bool { return name == "" })
+	var parts []string
+	if len(named) > 0 {
+		args = append(args, bytesOf(named))
+		parts = append(parts, part(", unnest($4::bytea[]) AS of(of_destination)", whereDirected+" AND destination = of_destination"))
+	}
+	switch {
+	case len(named) < len(r.q.Destinations):
+		parts = append(parts, part("", whereParked+" AND destination IS NULL"))
+	case len(named) > 0:
+	case len(r.q.OtherThan) > 0:
+		args = append(args, bytesOf(r.q.OtherThan))
+		parts = append(parts, part("", whereParked+" AND coalesce(destination, '') NOT IN (SELECT unnest($4::bytea[]))"))
+	default:
+		parts = append(parts, part("", whereParked))
+	}
+	return "(" + strings.Join(parts, " UNION ALL ") + ") AS parked", args
 }
 
 // claim adds the lease of the records to the plan, or returns why it does not.

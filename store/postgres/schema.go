@@ -13,7 +13,7 @@ import (
 
 // migrations are the scripts that make the schema of a version from that of the version before. meta.version is the number
 // of scripts that were applied. In all statements of this package, a tilde stands for the schema.
-var migrations = []string{schema1}
+var migrations = []string{schema1, schema2}
 
 // Values of record.kind: the state, and kindKeyed if the record has a key.
 const (
@@ -26,6 +26,9 @@ const (
 	whereReady  = "owner <= 0 AND kind IN (0, 4, 5, 7)" // what ClaimReady claims: ready, or keyed and waiting or parked
 	whereDue    = "owner <= 0 AND kind IN (1, 2, 6)"    // waiting without a key, or scheduled
 	whereParked = "kind IN (3, 7)"
+	// whereDirected selects parked records with a destination. It does not imply whereParked: for a small destination, the server
+	// might otherwise read all that is parked at the door, in the order of record_parked.
+	whereDirected = "kind & 3 = 3 AND destination IS NOT NULL"
 )
 
 // schema1 makes the first version. Names are bytea, because text refuses NUL. Times are texts of driver/storekit, because
@@ -204,6 +207,14 @@ END
 $$;
 `
 
+// schema2 has the destinations of records. A bus of the version before may have the lease when it is made: the column is NULL
+// in the rows that this bus inserts.
+const schema2 = `
+ALTER TABLE ~.record
+	ADD COLUMN destination bytea;
+CREATE INDEX record_destination ON ~.record (door, destination, position, ref) WHERE ` + whereDirected + `;
+`
+
 // sql returns a statement for the schema of the store.
 func (s *Store) sql(text string) string {
 	return strings.ReplaceAll(text, "~", s.quotedSchema)
@@ -238,27 +249,35 @@ func (s *Store) migrate(ctx context.Context, conn *pgx.Conn) error {
 		if err != nil {
 			return err
 		}
-		if version == 0 {
-			if _, err := tx.Exec(ctx, s.sql("CREATE SCHEMA IF NOT EXISTS ~")); err != nil {
-				return err
-			}
-		}
-		for i := version; i < len(migrations); i++ {
-			if _, err := tx.Exec(ctx, s.sql(migrations[i]), pgx.QueryExecModeSimpleProtocol); err != nil {
-				return err
-			}
-		}
-		if version == 0 {
-			var id [16]byte
-			if _, err := rand.Read(id[:]); err != nil {
-				return err
-			}
-			_, err = tx.Exec(ctx, s.sql("INSERT INTO ~.meta (id, version, store) VALUES (1, $1, $2)"), len(migrations), id)
-		} else {
-			_, err = tx.Exec(ctx, s.sql("UPDATE ~.meta SET version = $1"), len(migrations))
-		}
-		return err
+		return s.runMigrations(ctx, tx, version)
 	}))
+}
+
+// runMigrations brings the schema from a version to that of this package.
+func (s *Store) runMigrations(ctx context.Context, tx pgx.Tx, version int) error {
+	if _, err := tx.Exec(ctx, "SET LOCAL statement_timeout = 0"); err != nil { // for an index of a large table; ctx bounds it
+		return err
+	}
+	if version == 0 {
+		if _, err := tx.Exec(ctx, s.sql("CREATE SCHEMA IF NOT EXISTS ~")); err != nil {
+			return err
+		}
+	}
+	for _, script := range migrations[version:] {
+		if _, err := tx.Exec(ctx, s.sql(script), pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+	}
+	if version > 0 {
+		_, err := tx.Exec(ctx, s.sql("UPDATE ~.meta SET version = $1"), len(migrations))
+		return err
+	}
+	var id [16]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return err
+	}
+	_, err := tx.Exec(ctx, s.sql("INSERT INTO ~.meta (id, version, store) VALUES (1, $1, $2)"), len(migrations), id)
+	return err
 }
 
 // querier is a connection, a pool or a transaction.
@@ -348,7 +367,7 @@ const checkSchema = `WITH want AS (SELECT * FROM unnest($2::text[], $3::text[], 
 		UNION SELECT 'USAGE on ' || name FROM seq WHERE NOT has_sequence_privilege(name, 'USAGE'))
 	SELECT coalesce((SELECT string_agg(what, ', ' ORDER BY what) FROM missing), ''), coalesce((SELECT string_agg(what, ', ' ORDER BY what) FROM lacking), ''), current_user::text`
 
-var definition = regexp.MustCompile(`(?m)^CREATE (TABLE|SEQUENCE) ~\.(\w+)|^\t([a-z_]+) +([a-z]+)`)
+var definition = regexp.MustCompile(`(?m)^(?:CREATE|ALTER) (TABLE|SEQUENCE) ~\.(\w+)|^\t(?:ADD COLUMN )?([a-z_]+) +([a-z]+)`)
 
 // schemaColumns returns the columns that the migrations define. Those of a sequence are the server's.
 func schemaColumns() (tables, columns, types []string) {

@@ -179,11 +179,12 @@ func (p *plan) queueIncoming(b *pgx.Batch) {
 
 // live has the columns of records that change with each update.
 type live struct {
-	refs, owners    []int64
-	kinds, crashes  []int16
-	suspects        []bool
-	dues            []*string
-	doors, progress [][]byte
+	refs, owners        []int64
+	kinds, crashes      []int16
+	suspects            []bool
+	dues                []*string
+	doors, destinations [][]byte
+	progress            [][]byte
 }
 
 func (l *live) add(ref driver.Ref, r *driver.Record, owner int64) {
@@ -194,11 +195,15 @@ func (l *live) add(ref driver.Ref, r *driver.Record, owner int64) {
 	l.refs, l.owners, l.kinds = append(l.refs, int64(ref)), append(l.owners, owner), append(l.kinds, kind)
 	l.crashes, l.suspects = append(l.crashes, int16(r.Crashes)), append(l.suspects, r.Suspect)
 	l.dues, l.progress = append(l.dues, dueText(r.Due)), append(l.progress, r.Progress)
-	var door []byte
-	if r.Door != "" {
-		door = []byte(r.Door)
+	l.doors, l.destinations = append(l.doors, nameOrNull(r.Door)), append(l.destinations, nameOrNull(r.Destination))
+}
+
+// nameOrNull returns the column of a name that may be empty.
+func nameOrNull(name string) []byte {
+	if name == "" {
+		return nil
 	}
-	l.doors = append(l.doors, door)
+	return []byte(name)
 }
 
 // dueText returns the column of a time that may be zero.
@@ -229,9 +234,9 @@ func (p *plan) queueInserts(b *pgx.Batch) {
 		l.add(x.ref, x.record, p.ownerOf(x.leased))
 		positions[i], events[i], bodies[i] = x.position, x.record.ID, storekit.AppendBody(nil, x.record)
 	}
-	const sql = `INSERT INTO ~.record (ref, position, owner, event, kind, suspect, due, door, progress, body)
-		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::uuid[], $5::smallint[], $6::boolean[], $7::text[], $8::bytea[], $9::bytea[], $10::bytea[])`
-	b.Queue(p.c.store.sql(sql), l.refs, positions, l.owners, events, l.kinds, l.suspects, l.dues, l.doors, l.progress, bodies)
+	const sql = `INSERT INTO ~.record (ref, position, owner, event, kind, suspect, due, door, destination, progress, body)
+		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::uuid[], $5::smallint[], $6::boolean[], $7::text[], $8::bytea[], $9::bytea[], $10::bytea[], $11::bytea[])`
+	b.Queue(p.c.store.sql(sql), l.refs, positions, l.owners, events, l.kinds, l.suspects, l.dues, l.doors, l.destinations, l.progress, bodies)
 }
 
 func (p *plan) queueUpdates(b *pgx.Batch) {
@@ -244,10 +249,11 @@ func (p *plan) queueUpdates(b *pgx.Batch) {
 	if len(l.refs) == 0 {
 		return
 	}
-	const sql = `UPDATE ~.record r SET kind = (r.kind & 4) | (n.kind & 3), owner = n.owner, crashes = n.crashes, suspect = n.suspect, due = n.due, door = n.door, progress = n.progress
-		FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::boolean[], $6::text[], $7::bytea[], $8::bytea[]) AS n(ref, owner, kind, crashes, suspect, due, door, progress)
-		WHERE r.ref = n.ref AND r.owner = $9`
-	p.queueChecked(b, sql, stateMissing, "updated records", len(l.refs), l.refs, l.owners, l.kinds, l.crashes, l.suspects, l.dues, l.doors, l.progress, p.c.row.epoch)
+	const sql = `UPDATE ~.record r SET kind = (r.kind & 4) | (n.kind & 3), owner = n.owner, crashes = n.crashes, suspect = n.suspect, due = n.due, door = n.door,
+			destination = n.destination, progress = n.progress
+		FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::boolean[], $6::text[], $7::bytea[], $8::bytea[], $9::bytea[]) AS n(ref, owner, kind, crashes, suspect, due, door, destination, progress)
+		WHERE r.ref = n.ref AND r.owner = $10`
+	p.queueChecked(b, sql, stateMissing, "updated records", len(l.refs), l.refs, l.owners, l.kinds, l.crashes, l.suspects, l.dues, l.doors, l.destinations, l.progress, p.c.row.epoch)
 }
 
 func (p *plan) queueDeletes(b *pgx.Batch) {

@@ -200,6 +200,8 @@ func (v *verification) illegal(r *driver.Record, owner int64) error {
 		return bad("the type, the time of publication or the id is missing")
 	case r.State == driver.Parked != (r.Door != ""):
 		return bad("it is %s, and its door is %q", r.State, r.Door)
+	case r.State != driver.Parked && r.Destination != "":
+		return bad("it is %s, and has a destination", r.State)
 	case r.State == driver.Scheduled && r.Due.IsZero():
 		return bad("it is scheduled, and has no time")
 	case owner > v.epoch || -owner > v.epoch:

@@ -1,0 +1,127 @@
+//go:build unix
+
+package postgres
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/store/postgres/postgrestest"
+)
+
+// parked returns a free record that is parked at the door "mail".
+func parked(key, destination string) *driver.Record {
+	r := record()
+	r.Key, r.State, r.Door, r.Destination, r.Leased = key, driver.Parked, "mail", destination, false
+	return r
+}
+
+// schemaOfVersion1 makes a schema as version 1 of the package does, with the rows of a store that is closed. It returns
+// that schema.
+func schemaOfVersion1(t *testing.T, s *Store) string {
+	t.Helper()
+	schema := postgrestest.NewSchema()
+	exec(t, s, "CREATE SCHEMA "+schema)
+	script := (&Store{quotedSchema: schema}).sql(schema1)
+	_, err := poolOf(t, s).Exec(context.Background(), script, pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	for _, table := range []string{"meta", "instance", "slot", "letter", "dedupe", "mark", "history", "incoming", "request", "directive", "audit", "catalog"} {
+		exec(t, s, "TRUNCATE "+schema+"."+table)
+		exec(t, s, "INSERT INTO "+schema+"."+table+" OVERRIDING SYSTEM VALUE SELECT * FROM ~."+table)
+	}
+	const columns = "ref, position, owner, event, kind, crashes, suspect, due, door, progress, body"
+	exec(t, s, "INSERT INTO "+schema+".record ("+columns+") SELECT "+columns+" FROM ~.record")
+	exec(t, s, "SELECT setval('"+schema+".instance_id', nextval('~.instance_id'))")
+	exec(t, s, "UPDATE "+schema+".meta SET version = 1")
+	return schema
+}
+
+// claimedRefs claims records that are parked at the door "mail".
+func claimedRefs(t *testing.T, s *Store, q driver.ClaimQuery) (refs []driver.Ref) {
+	t.Helper()
+	q.Kind, q.Doors, q.Limit = driver.ClaimParked, []string{"mail"}, 10
+	claimed, err := s.Claim(t.Context(), q)
+	require.NoError(t, err)
+	for _, r := range claimed.Records {
+		refs = append(refs, r.Ref)
+	}
+	return refs
+}
+
+func requireSound(t *testing.T, s *Store) {
+	t.Helper()
+	report, err := s.Verify(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, report.Problems)
+}
+
+// A schema of version 1 is migrated, and keeps what it has. Its records have no destination.
+func TestStore_MigratesVersion1(t *testing.T) {
+	t.Parallel()
+	before := openOnly(t, postgrestest.NewSchema())
+	acquire(t, before)
+	first, keyed, queued := parked("", ""), parked("k", ""), record()
+	require.NoError(t, submit(before, &driver.Batch{New: []*driver.Record{first, keyed, queued}}))
+	require.NoError(t, before.Close(t.Context()))
+	schema := schemaOfVersion1(t, before)
+
+	_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema), MustExist())
+	require.ErrorIs(t, err, ErrNotMigrated)
+	require.ErrorContains(t, err, "has version 1, and this package needs version 2")
+	s := openOnly(t, schema)
+	acquire(t, s)
+	requireSound(t, s)
+	require.Empty(t, claimedRefs(t, s, driver.ClaimQuery{Destinations: []string{"a"}}))
+	require.Equal(t, []driver.Ref{first.Ref}, claimedRefs(t, s, driver.ClaimQuery{OtherThan: []string{"a"}}))
+	first.Destination = "a"
+	next := parked("", "b")
+	require.NoError(t, submit(s, &driver.Batch{New: []*driver.Record{next}, Update: []*driver.Record{first}}))
+	require.Equal(t, []driver.Ref{first.Ref}, claimedRefs(t, s, driver.ClaimQuery{Destinations: []string{"a"}}))
+	require.Equal(t, []driver.Ref{next.Ref}, claimedRefs(t, s, driver.ClaimQuery{OtherThan: []string{"a"}}))
+	requireSound(t, s)
+}
+
+// A migration that fails leaves the schema as it is.
+func TestStore_AMigrationIsOneCommit(t *testing.T) {
+	t.Parallel()
+	before := openOnly(t, postgrestest.NewSchema())
+	acquire(t, before)
+	require.NoError(t, submit(before, &driver.Batch{New: []*driver.Record{parked("", "")}}))
+	require.NoError(t, before.Close(t.Context()))
+	schema := schemaOfVersion1(t, before)
+	exec(t, before, "CREATE TABLE "+schema+".record_destination ()") // the name of the new index
+	_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema))
+	require.ErrorContains(t, err, "record_destination")
+	var version, columns int
+	const look = "SELECT version, (SELECT count(*) FROM pg_attribute WHERE attrelid = '~.record'::regclass AND attname = 'destination') FROM ~.meta"
+	require.NoError(t, poolOf(t, before).QueryRow(t.Context(), (&Store{quotedSchema: schema}).sql(look)).Scan(&version, &columns))
+	require.Equal(t, []int{1, 0}, []int{version, columns})
+	exec(t, before, "DROP TABLE "+schema+".record_destination")
+	s := openOnly(t, schema)
+	acquire(t, s)
+	require.Len(t, claimedRefs(t, s, driver.ClaimQuery{}), 1)
+}
+
+// A package that knows version 1 only refuses a schema of version 2, and leaves it as it is. The test replaces a variable:
+// it does not run beside others.
+func TestStore_Version1RefusesVersion2(t *testing.T) {
+	schema := postgrestest.NewSchema()
+	s := openOnly(t, schema)
+	acquire(t, s)
+	r := parked("", "a")
+	require.NoError(t, submit(s, &driver.Batch{New: []*driver.Record{r}}))
+	require.NoError(t, s.Close(t.Context()))
+	all := migrations
+	migrations = all[:1]
+	_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema))
+	migrations = all
+	require.ErrorIs(t, err, ErrSchemaTooNew)
+	require.ErrorContains(t, err, "has version 2, and this package knows version 1: use the package of the program that has migrated it")
+	s = openOnly(t, schema)
+	acquire(t, s)
+	require.Equal(t, []driver.Ref{r.Ref}, claimedRefs(t, s, driver.ClaimQuery{Destinations: []string{"a"}}))
+}
