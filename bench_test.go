@@ -54,6 +54,16 @@ func BenchmarkPublishLimited(b *testing.B) {
 	publishHandled(b, eventbus.RateLimit(1_000_000_000, time.Second, 1_000_000_000))
 }
 
+// BenchmarkPublishToDestinations measures the same with 100 destinations.
+func BenchmarkPublishToDestinations(b *testing.B) {
+	var names [100]string
+	for i := range names {
+		names[i] = fmt.Sprint("customer-", i)
+	}
+	var n atomic.Uint32
+	publishHandled(b, eventbus.PerDestination(func(eventbus.Event) string { return names[n.Add(1)%100] }))
+}
+
 func publishHandled(b *testing.B, opts ...eventbus.SubscribeOption) {
 	b.Helper()
 	ctx := context.Background()

@@ -162,6 +162,49 @@ func ExampleThrottle() {
 	// handled at attempt 1 <nil>
 }
 
+// Each customer's webhook is a destination: one that is dead holds up no other.
+func ExamplePerDestination() {
+	ctx := context.Background()
+	bus, err := eventbus.New(eventbus.WithRetry(eventbus.MaxRetries(0)))
+	if err != nil {
+		log.Fatal(err)
+	}
+	type invoice struct{ Customer string }
+	hooks, err := bus.Subscribe("invoice.sent", eventbus.Typed(func(_ context.Context, i invoice) error {
+		if i.Customer == "acme" {
+			return errors.New("connection refused")
+		}
+		return nil
+	}), eventbus.Named("hooks"), eventbus.PerDestination(func(e eventbus.Event) string { return e.Payload.(invoice).Customer }))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for _, customer := range []string{"acme", "acme", "acme", "acme", "acme", "globex"} {
+		_, err := bus.PublishAndWait(ctx, "invoice.sent", invoice{customer})
+		if errors.Is(err, eventbus.ErrHeld) {
+			fmt.Println("held for", customer)
+		} else if err == nil {
+			fmt.Println("delivered to", customer)
+		}
+	}
+	for _, d := range bus.Metrics().Subscriptions[0].Destinations.List {
+		fmt.Println(d.Destination, "has an", d.Circuit, "circuit")
+	}
+	if err := hooks.Destination("acme").Reset(); err != nil { // it is repaired
+		log.Fatal(err)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// held for acme
+	// delivered to globex
+	// acme has an open circuit
+}
+
 // A handler can postpone a delivery. The others of its subscription go on.
 func ExampleSnooze() {
 	ctx := context.Background()
