@@ -566,3 +566,42 @@ func TestD13_AfterARestart(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// 1,000 destinations, of which 10 are dead, and 100 events a second: the others are as fast as without the dead.
+func TestD13_DeadDestinationsDelayNoOther(t *testing.T) {
+	ofManyEvents(t)
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		without, with := p99OfOthers(t, open, 0), p99OfOthers(t, open, 10)
+		t.Logf("p99 without dead ones %v, with 10 %v", without, with)
+		require.LessOrEqual(t, with, 2*without)
+	})
+}
+
+// p99OfOthers returns how long 99 % of the events to destinations that live take, of 100 events a second.
+func p99OfOthers(t *testing.T, open func(...eventbus.Option) *eventbus.Bus, dead int) time.Duration {
+	t.Helper()
+	bus := open(eventbus.WithConcurrency(64))
+	var took journal[time.Duration]
+	mustSubscribe(t, bus, "ship", eventbus.Typed(func(_ context.Context, p shipment) error {
+		if slices.Contains(destinations[:dead], p.To) {
+			time.Sleep(5 * time.Second)
+			return errBoom
+		}
+		time.Sleep(20 * time.Millisecond)
+		took.add(time.Duration(time.Now().UnixNano() - int64(p.N)))
+		return nil
+	}), eventbus.Named("ships"), eventbus.PerDestination(byAddress))
+	start(t, bus)
+	for i := range searching(60, 5) * 60 * 100 {
+		mustPublish(t, bus, "ship", shipment{destinations[i*7919%1000], int(time.Now().UnixNano())})
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(time.Minute)
+	all := took.all()
+	require.Greater(t, len(all), searching(60, 5)*60*98)
+	slices.Sort(all)
+	require.Positive(t, metricsOf(t, bus, "ships").Destinations.Known)
+	bus.Subscription("ships").Unsubscribe()
+	_ = bus.Shutdown(t.Context())
+	return all[len(all)*99/100]
+}
