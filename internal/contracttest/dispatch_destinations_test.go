@@ -605,3 +605,77 @@ func p99OfOthers(t *testing.T, open func(...eventbus.Option) *eventbus.Bus, dead
 	_ = bus.Shutdown(t.Context())
 	return all[len(all)*99/100]
 }
+
+// A function that answers differently each time is asked once for a delivery, however often that is tried.
+func TestD13_AnswersThatDiffer(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open(eventbus.WithRetry(retry(5, time.Second)))
+		var asked callTimes
+		var calls callTimes
+		mustSubscribe(t, bus, "ship", func(context.Context, eventbus.Event) error {
+			if calls.add(0); calls.len() < 4 {
+				return errBoom
+			}
+			return nil
+		}, eventbus.Named("ships"), eventbus.PerDestination(func(eventbus.Event) string {
+			asked.add(0)
+			return fmt.Sprint(asked.len())
+		}))
+		start(t, bus)
+		mustPublish(t, bus, "ship", 1, eventbus.Key("k"))
+		time.Sleep(time.Minute)
+		require.Equal(t, 4, calls.len())
+		require.Equal(t, 1, asked.len())
+		require.Equal(t, 1, metricsOf(t, bus, "ships").Destinations.Known)
+		shutdown(t, bus)
+	})
+}
+
+// A million destinations, one after the other.
+func TestD13_AMillionDestinations(t *testing.T) {
+	ofManyEvents(t)
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		sub := mustSubscribe(t, bus, "ship", ok, eventbus.Named("ships"),
+			eventbus.PerDestination(func(e eventbus.Event) string { return fmt.Sprint(e.Payload) }))
+		require.NoError(t, sub.Destination("7").Pause())
+		before := heldBytes()
+		for i := range searching(1_000_000, 100_000) {
+			mustPublish(t, bus, "ship", i)
+			if i%1000 == 0 {
+				time.Sleep(20 * time.Second) // their windows are empty after a minute
+			}
+		}
+		require.NoError(t, bus.Drain(t.Context()))
+		m := metricsOf(t, bus, "ships")
+		require.EqualValues(t, searching(1_000_000, 100_000)-1, m.Successes)
+		require.LessOrEqual(t, m.Destinations.Known, eventbus.MaxDestinations+1)
+		require.Zero(t, m.Destinations.Shared)
+		require.Equal(t, 1, m.Held)
+		require.Less(t, heldBytes()-before, int64(64<<20))
+		require.NoError(t, sub.Destination("7").Resume())
+		shutdown(t, bus)
+	})
+}
+
+// A line of a destination is full at LineCapacity, 10,000 by default: the next delivery becomes a letter, and others go on.
+func TestD13_TheLineOfOneDestination(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		s := newShips()
+		sub := s.subscribe(t, bus)
+		require.NoError(t, sub.Destination("dead").Pause())
+		for i := range eventbus.DefaultLineCapacity + 1 {
+			mustPublish(t, bus, "ship", shipment{"dead", i})
+		}
+		mustPublish(t, bus, "ship", shipment{"alive", 1})
+		time.Sleep(time.Second)
+		require.Equal(t, eventbus.ReasonOverflow, oneLetter(t, bus).Reason)
+		require.Equal(t, eventbus.DefaultLineCapacity, metricsOf(t, bus, "ships").Held)
+		require.Len(t, s.at("alive"), 1)
+		require.NoError(t, sub.Destination("dead").Resume())
+		require.NoError(t, bus.Drain(t.Context()))
+		require.Len(t, s.at("dead"), eventbus.DefaultLineCapacity)
+		shutdown(t, bus)
+	})
+}

@@ -283,3 +283,35 @@ func TestF6_BetweenFailures(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A whole line that snoozes behind a half-open circuit: each probe returns its permit, and none is lost.
+func TestF6_ALineThatSnoozesBehindAHalfOpenCircuit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = eventbus.DefaultLineCapacity
+		bus, _ := startBus(t)
+		var handled int
+		began := time.Now()
+		s := mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
+			if time.Since(began) < time.Hour {
+				return eventbus.Snooze(time.Hour)
+			}
+			handled++
+			return nil
+		}, eventbus.Named("a"), eventbus.Concurrency(1))
+		require.NoError(t, s.Trip())
+		for range n {
+			mustPublish(t, bus, "a", 1)
+		}
+		time.Sleep(time.Second)
+		require.Equal(t, n, metricsOf(t, bus, "a").Held)
+		time.Sleep(time.Minute)
+		m := metricsOf(t, bus, "a")
+		require.Equal(t, n, m.Snoozed)
+		require.Equal(t, eventbus.CircuitHalfOpen, m.Circuit)
+		time.Sleep(2 * time.Hour)
+		require.Equal(t, n, handled)
+		require.Equal(t, eventbus.CircuitClosed, metricsOf(t, bus, "a").Circuit)
+		require.Empty(t, letters(t, bus))
+		shutdown(t, bus)
+	})
+}

@@ -343,3 +343,32 @@ func TestF8_Precedence(t *testing.T) {
 		})
 	}
 }
+
+// One of many calls hears "Retry-After: 86400": all wait, but no longer than MaxThrottle.
+func TestF8_ADayFromOneOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		var calls callTimes
+		calls.since = time.Now()
+		mustSubscribe(t, bus, "a", func(_ context.Context, e eventbus.Event) error {
+			calls.add(time.Since(calls.since))
+			time.Sleep(time.Second)
+			if e.Payload == 17 && calls.len() <= 100 {
+				return eventbus.Throttle(errBoom, 24*time.Hour)
+			}
+			return nil
+		}, eventbus.Named("a"), eventbus.MaxThrottle(5*time.Minute))
+		for i := range 100 {
+			mustPublish(t, bus, "a", i)
+		}
+		time.Sleep(2 * time.Second)
+		mustPublish(t, bus, "a", 100)
+		time.Sleep(time.Minute)
+		require.Equal(t, 100, calls.len())
+		require.Equal(t, 2, metricsOf(t, bus, "a").Throttled)
+		shutdown(t, bus)
+		require.Equal(t, 102, calls.len())
+		require.InDelta(t, 301, calls.all()[100].Seconds(), 0.1)
+		require.Empty(t, letters(t, bus))
+	})
+}
