@@ -151,7 +151,7 @@
 //
 // Every failed attempt is a warn entry with the fields event_id, event_type,
 // subscription_id, attempt, max_attempts (0 for unlimited), delay_ms (0 after the
-// last) and error. A dead letter is another entry, with its reason. Payloads are not
+// last) and error. A dead letter is one error entry, with its reason. Payloads are not
 // logged. The default logger is silent: set one with [WithLogger]. [Bus.Metrics] has
 // counters per type, per subscription and for the bus, what the store has, and a [Ledger] that
 // balances. [Bus.Observe] adds an [Observer] while the bus runs. [Bus.Event] returns what became of an

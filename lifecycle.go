@@ -227,7 +227,7 @@ func (lc *lifecycle) end(unconfirmed error) {
 		lc.shutdownErr = &ShutdownError{Unfinished: unfinished, Abandoned: abandoned, Cause: cause}
 	}
 	if unlogged := len(unfinished) - loggedUnfinished; unlogged > 0 {
-		lc.log.Warn("more events dead-lettered by shutdown", zap.Int("events", unlogged))
+		lc.log.Error("more events dead-lettered by shutdown", zap.Int("events", unlogged))
 	}
 	lc.ledger.closed.Store(true)
 	close(lc.closed)

@@ -129,7 +129,7 @@ func (c *config) refuseIf(bad bool, name string, value any, reason string) {
 }
 
 // WithLogger sets the bus's logger. Without one the bus logs nothing. Every failed attempt is a
-// warn entry, and so is every dead letter. A logger that samples, as zap.NewProductionConfig's
+// warn entry, and every dead letter an error entry. A logger that samples, as zap.NewProductionConfig's
 // does, drops repeated entries: set its Sampling to nil to see them all. The bus's goroutines call
 // its core: a core that blocks delays a worker, and one that panics ends the program.
 func WithLogger(l *zap.Logger) Option {

@@ -344,7 +344,7 @@ func (r *reporter) handlerFailed(d *dispatch, p *RetryPolicy, delay time.Duratio
 }
 
 func (r *reporter) logDeadLetter(d *dispatch, l *DeadLetter) {
-	if entry := r.log.Check(zap.WarnLevel, "event dead-lettered"); entry != nil {
+	if entry := r.log.Check(zap.ErrorLevel, "event dead-lettered"); entry != nil {
 		merged := d.to.policy()
 		policy := &merged.RetryPolicy
 		if f := d.lastFailure(); f != nil {

@@ -82,7 +82,7 @@ func TestO1_EveryFailedAttemptIsOneWarnEntry(t *testing.T) {
 			}
 			dead := logs.FilterMessage("event dead-lettered").All()
 			require.Len(t, dead, 1)
-			require.Equal(t, zapcore.WarnLevel, dead[0].Level)
+			require.Equal(t, zapcore.ErrorLevel, dead[0].Level)
 			fields := dead[0].ContextMap()
 			l := oneLetter(t, bus)
 			require.Equal(t, string(l.Reason), fields["reason"])
