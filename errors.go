@@ -42,8 +42,8 @@ var (
 	ErrShutdown = errors.New("eventbus: bus is shut down")
 	// ErrUninitialized is returned by the methods of a Bus that New did not make.
 	ErrUninitialized = errors.New("eventbus: bus was not made with New")
-	// ErrQueueFull is returned by Publish when the queue is full and the bus rejects events
-	// (RefuseWhenFull) or has not been started.
+	// ErrQueueFull is matched by every *FullError: what bounds the event is full, and the bus rejects events
+	// (RefuseWhenFull), has not been started, or the context of Publish ended while it waited.
 	ErrQueueFull = errors.New("eventbus: queue is full; start the bus, try again later, or raise WithQueueCapacity")
 	// ErrBatchTooLarge is returned by PublishBatch for more events than the queue's capacity.
 	ErrBatchTooLarge = errors.New("eventbus: batch is larger than the queue; publish it in parts, or raise WithQueueCapacity")
@@ -196,6 +196,51 @@ func (e *BatchError) Error() string {
 
 // Unwrap returns the error that Publish would have returned.
 func (e *BatchError) Unwrap() error { return e.Err }
+
+// FullError reports which bound has no room for a publication: Publish may not wait, or its context ended while it waited.
+// Nothing was accepted. It matches ErrQueueFull, and Err.
+type FullError struct {
+	Bound        Bound
+	Subscription string // the name of the one whose line is full; "" for another bound
+	Most         int64  // what the bound allows
+	// Err is why the wait ended: the context's error, for BoundUnconfirmed together with ErrStoreFailed. It is nil if
+	// Publish did not wait.
+	Err error
+}
+
+// Bound is a bound of a FullError.
+type Bound string
+
+// The bounds for which Publish waits.
+const (
+	BoundQueue       Bound = "queue"       // of events that wait for a worker: WithQueueCapacity
+	BoundLine        Bound = "line"        // of deliveries at a subscription: LineCapacity
+	BoundUnsettled   Bound = "unsettled"   // of dispatches in the store: WithMaxUnsettled
+	BoundUnconfirmed Bound = "unconfirmed" // of records that the store has not confirmed: WithMaxUnconfirmed
+)
+
+func (e *FullError) Error() string {
+	text := "queue is full: start the bus, publish again later, or raise WithQueueCapacity"
+	switch e.Bound {
+	case BoundLine:
+		text = fmt.Sprintf("line of %s is full: publish again later, or raise its LineCapacity or Concurrency", e.Subscription)
+	case BoundUnsettled:
+		text = "store has too many unsettled dispatches: start the bus, publish again later, or raise WithMaxUnsettled"
+	case BoundUnconfirmed:
+		text = "store does not keep up: publish again later, or raise WithMaxUnconfirmed"
+	}
+	text = fmt.Sprintf("eventbus: %s (%d)", text, e.Most)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Is reports whether target is ErrQueueFull.
+func (e *FullError) Is(target error) bool { return target == ErrQueueFull }
+
+// Unwrap returns Err.
+func (e *FullError) Unwrap() error { return e.Err }
 
 // OptionError reports why an option is invalid. It matches ErrInvalidOption.
 type OptionError struct {

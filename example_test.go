@@ -634,6 +634,35 @@ func ExampleConcurrency() {
 	// Output: handled: 20
 }
 
+// A publication whose context ends while it waits for room says what is full.
+func ExampleFullError() {
+	ctx := context.Background()
+	bus, err := eventbus.New(eventbus.WithQueueCapacity(1), eventbus.WithLogger(zap.NewNop()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err = bus.Subscribe("report.*", func(context.Context, eventbus.Event) error { return nil }); err != nil {
+		log.Fatal(err)
+	}
+	for range 2 { // the bus is not started: the queue fills
+		_, err = bus.Publish(ctx, "report.requested", "monthly")
+	}
+	var full *eventbus.FullError
+	if errors.As(err, &full) {
+		fmt.Println("full:", full.Bound, full.Most)
+	}
+	fmt.Println("is ErrQueueFull:", errors.Is(err, eventbus.ErrQueueFull))
+	if err = bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if err = bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// full: queue 1
+	// is ErrQueueFull: true
+}
+
 // A lossy subscription drops deliveries instead of making publishers wait for room in its line.
 // Metrics count the dropped deliveries.
 func ExampleWhenFull() {

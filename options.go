@@ -200,7 +200,7 @@ func WithQueueCapacity(n int) Option {
 	})
 }
 
-// RefuseWhenFull makes Publish return ErrQueueFull instead of blocking when the queue is full.
+// RefuseWhenFull makes Publish return a *FullError instead of blocking when the queue is full.
 // Handlers that publish still exceed the capacity.
 func RefuseWhenFull() Option {
 	return option(func(c *config) { c.refuse = true })

@@ -24,7 +24,7 @@ import (
 //
 // While the queue is full, or the line of throttled deliveries of a matching subscription (see
 // LineCapacity), Publish blocks until there is room, ctx ends, or the bus shuts down. With
-// RefuseWhenFull, and before Start, it returns ErrQueueFull instead. It never blocks for a
+// RefuseWhenFull, and before Start, it returns a *FullError instead. It never blocks for a
 // scheduled event (After, At), nor if a handler calls it with a context derived from its own.
 //
 // The context bounds the acceptance only: its cancellation and its deadline do not reach handlers, nor do
@@ -34,8 +34,8 @@ import (
 // payload. Publish does not wait for room in the queue: the disk is the
 // queue, and WithMaxUnsettled bounds it.
 //
-// Errors: *EventError, ErrDuplicateID, ErrQueueFull, ErrShutdown, the context's, *OptionError for a
-// nil option; with a store *PayloadError, ErrStoreFailed while the bus reopens the store or the store
+// Errors: *EventError, ErrDuplicateID, *FullError, also if ctx ends while Publish waits for room, ErrShutdown, the
+// context's, *OptionError for a nil option; with a store *PayloadError, ErrStoreFailed while the bus reopens the store or the store
 // confirms nothing, ErrWouldDeadlock if the commit would wait for a transaction of the caller (see
 // PublishTx), and *IndeterminateError if during the commit ctx ends, the store fails, or it waits too
 // long for a lock of another program. After an *IndeterminateError the store may have the event. After
@@ -250,9 +250,9 @@ func (in *intake) reserve(ctx context.Context, c *opening, places int, inside bo
 	case err == nil:
 		return nil
 	case errors.Is(err, pool.ErrFull):
-		return ErrQueueFull
+		return &FullError{Bound: BoundQueue, Most: int64(in.config.queue)}
 	case errors.Is(err, pool.ErrContext):
-		return contextError(ctx)
+		return &FullError{Bound: BoundQueue, Most: int64(in.config.queue), Err: contextError(ctx)}
 	default:
 		return in.refuseShutdown()
 	}
@@ -262,12 +262,14 @@ func (in *intake) reserve(ctx context.Context, c *opening, places int, inside bo
 func (in *intake) awaitLines(ctx context.Context, to *targets) error {
 	var ended <-chan struct{}
 	for i := 0; i < len(to.subscriptions); i++ {
-		room := to.subscriptions[i].door.roomSignal()
+		s := to.subscriptions[i]
+		room := s.door.roomSignal()
 		if room == nil {
 			continue
 		}
+		full := &FullError{Bound: BoundLine, Subscription: s.id, Most: int64(s.door.capacity)}
 		if in.config.refuse {
-			return fmt.Errorf("%w: the line of %s is full", ErrQueueFull, to.subscriptions[i].id)
+			return full
 		}
 		if ended == nil {
 			ended = ctx.Done()
@@ -276,7 +278,8 @@ func (in *intake) awaitLines(ctx context.Context, to *targets) error {
 		case <-room:
 			i-- // it may be full again
 		case <-ended:
-			return contextError(ctx)
+			full.Err = contextError(ctx)
+			return full
 		case <-in.lifecycle.leaving:
 			return in.refuseShutdown()
 		}

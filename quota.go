@@ -23,11 +23,8 @@ func (j *durable) acquireQuota(ctx context.Context, c *opening, inside bool) err
 	}
 	failed := j.feeder.claimsContext().Done()
 	for !q.TryAdd(n) {
-		if j.config.refuse {
-			return fmt.Errorf("%w: the store has %d unsettled dispatches, and WithMaxUnsettled allows %d", ErrQueueFull, q.Used(), q.Most)
-		}
-		if !j.lifecycle.started.Load() {
-			return ErrQueueFull
+		if j.config.refuse || !j.lifecycle.started.Load() {
+			return &FullError{Bound: BoundUnsettled, Most: q.Most}
 		}
 		room := q.Wait()
 		if q.TryAdd(n) { // a dispatch may have settled before wait
@@ -36,7 +33,7 @@ func (j *durable) acquireQuota(ctx context.Context, c *opening, inside bool) err
 		select {
 		case <-room:
 		case <-ctx.Done():
-			return contextError(ctx)
+			return &FullError{Bound: BoundUnsettled, Most: q.Most, Err: contextError(ctx)}
 		case <-failed:
 			if err := j.storeRefuses(); err != nil {
 				return err
@@ -96,7 +93,8 @@ func (j *durable) acquireRoom(ctx context.Context, c *opening, inside bool) erro
 			c.pass, silent = waiter.Entered()
 			err = silentError(silent)
 		case <-ctx.Done():
-			err = fmt.Errorf("%w: it has not confirmed what was submitted before, and has nothing of this: %w", ErrStoreFailed, contextError(ctx))
+			why := fmt.Errorf("%w: it has not confirmed what was submitted before, and has nothing of this: %w", ErrStoreFailed, contextError(ctx))
+			err = &FullError{Bound: BoundUnconfirmed, Most: j.config.unconfirmed.Records, Err: why}
 		case <-failed: // a restart waits for the publishers that are entering
 			waits, failed = j.storeRefuses() == nil, nil // Shutdown ends claims too
 		case <-leaving:
@@ -149,7 +147,7 @@ func (j *durable) admitsIncoming(ctx context.Context, n int64) error {
 		return err
 	}
 	if has := stats.Unsettled() + stats.Incoming; has > 0 && has+n > most {
-		return fmt.Errorf("%w: the store has %d unsettled events, and WithMaxUnsettled allows %d", ErrQueueFull, has, most)
+		return &FullError{Bound: BoundUnsettled, Most: most}
 	}
 	return nil
 }

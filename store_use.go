@@ -52,8 +52,8 @@ func WithPayloadLimit(bytes int) Option {
 
 // WithMaxUnsettled bounds the dispatches that a store has and that have not settled: at least 1,
 // without the option there is no bound but the disk. While the store has as many, Publish blocks,
-// or returns ErrQueueFull with RefuseWhenFull, and the bus takes in no events. Without the lease of
-// the store (before Start, on a standby and on a bus WithoutHandlers), Publish returns ErrQueueFull at
+// or returns a *FullError with RefuseWhenFull, and the bus takes in no events. Without the lease of
+// the store (before Start, on a standby and on a bus WithoutHandlers), Publish returns a *FullError at
 // once, and so does PublishTx on every bus: for these calls the events that wait to be taken in count
 // too. Handlers that publish exceed the bound, and so do replays. A batch larger than the bound waits
 // for an empty store.
@@ -67,7 +67,7 @@ func WithMaxUnsettled(n int) Option {
 // WithMaxUnconfirmed bounds what the bus has submitted to the store and the store has not confirmed:
 // the number of records, and their payloads in bytes, 65,536 and 64 MiB by default, each at least 1.
 // Beyond it, publications and replays wait in their order, those of handlers too, and those larger than
-// the bound until no other is outstanding. The end of their context is then a refusal that matches
+// the bound until no other is outstanding. The end of their context is then a refusal, a *FullError that matches
 // ErrStoreFailed: the store has nothing of them. All other changes count too, and never wait.
 func WithMaxUnconfirmed(records, bytes int) Option {
 	return option(func(c *config) {

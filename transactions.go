@@ -34,7 +34,7 @@ import (
 // ReasonDuplicate if the content differs.
 //
 // Errors: those of Publish before it waits; ErrNoTransaction for another type, a transaction on another database or one
-// that has ended, and a bus without such a store; ErrQueueFull if the store has as many events as WithMaxUnsettled allows;
+// that has ended, and a bus without such a store; a *FullError if the store has as many events as WithMaxUnsettled allows;
 // the transaction's. After an error of the transaction, roll it back.
 func (b *Bus) PublishTx(ctx context.Context, tx any, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	if err := b.ready(ctx); err != nil {

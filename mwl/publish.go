@@ -220,12 +220,12 @@ func publishFailure(err error, sameID bool) *Failure {
 		f.Code = CodePublishInvalidEvent
 	case errors.Is(err, eventbus.ErrDuplicateID):
 		f.Code = CodePublishDuplicateID
+	case errors.Is(err, eventbus.ErrStoreFailed): // before ErrQueueFull: the error of a wait for the store matches both
+		f.Code, retryable = CodePublishStoreFailed, true
 	case errors.Is(err, eventbus.ErrQueueFull):
 		f.Code, retryable = CodePublishQueueFull, true
 	case errors.Is(err, eventbus.ErrShutdown):
 		f.Code, retryable = CodePublishShutdown, true
-	case errors.Is(err, eventbus.ErrStoreFailed):
-		f.Code, retryable = CodePublishStoreFailed, true
 	default:
 		return &Failure{Code: "Provider.Call.Publish.Error", Message: err.Error()}
 	}
