@@ -83,7 +83,7 @@
 //   - Store: [WithStore], [WithCodec], [WithIdempotencyWindow], [WithStandby], [WithoutHandlers]
 //   - Limits of a store: [WithPayloadLimit], [WithMaxUnsettled], [WithMaxUnconfirmed]
 //   - Metadata and context: [WithMetadataFrom], [WithInheritedMetadata], [WithContextFrom]
-//   - Observation: [WithLogger], [WithObserver]
+//   - Observation: [WithLogger], [WithSlog], [WithObserver]
 //   - Tests: [WithClock], [WithRandom]
 //
 // Options of a subscription, for [Bus.Subscribe]:
@@ -152,7 +152,7 @@
 // Every failed attempt is a warn entry with the fields event_id, event_type,
 // subscription_id, attempt, max_attempts (0 for unlimited), delay_ms (0 after the
 // last) and error. A dead letter is one error entry, with its reason. Payloads are not
-// logged. The default logger is silent: set one with [WithLogger]. [Bus.Metrics] has
+// logged. Without [WithLogger] and [WithSlog], warnings and errors go to stderr. [Bus.Metrics] has
 // counters per type, per subscription and for the bus, what the store has, and a [Ledger] that
 // balances. [Bus.Observe] adds an [Observer] while the bus runs. [Bus.Event] returns what became of an
 // event, and [Bus.Dispatches] what has not settled.

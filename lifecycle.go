@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/halt"
+	"github.com/surebus/eventbus/internal/stderr"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -126,6 +127,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 		b.lifecycle.cutBecause(ctx)
 		b.lifecycle.awaitEnd()
 	}
+	b.config.stderr.Flush(stderr.FlushTime)
 	return b.lifecycle.shutdownErr
 }
 

@@ -1,8 +1,58 @@
 package eventbus
 
 import (
+	"log/slog"
+	"os"
 	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/slogcore"
+	"github.com/surebus/eventbus/internal/stderr"
 )
+
+// WithLogger sets the bus's logger. Without it and WithSlog, warnings and errors go to os.Stderr, each
+// message at most 100 times a second. The bus never waits for os.Stderr: what it does not take is left
+// out, and counted in the log. WithLogger(zap.NewNop()) makes a silent bus.
+//
+// Every failed attempt is a warn entry, and every dead letter an error entry. A logger that samples, as
+// zap.NewProductionConfig's does, drops repeated entries: set its Sampling to nil to see them all. The
+// bus's goroutines call its core: a core that blocks delays a worker, and one that panics ends the program.
+func WithLogger(l *zap.Logger) Option {
+	return option(func(c *config) {
+		c.refuseIf(l == nil, "WithLogger", "nil", "leave the option out to log warnings to stderr, or use zap.NewNop() for a silent bus")
+		c.logger = l
+	})
+}
+
+// WithSlog sets a logger of log/slog. It excludes WithLogger, and all else that is said there holds. The
+// name of the bus's logger is the attribute "logger".
+func WithSlog(l *slog.Logger) Option {
+	return option(func(c *config) {
+		c.refuseIf(l == nil, "WithSlog", "nil", "leave the option out to log warnings to stderr, or use slog.DiscardHandler for a silent bus")
+		c.slog = l
+	})
+}
+
+// chooseLog makes the logger that the options leave to choose.
+func (c *config) chooseLog() error {
+	switch {
+	case c.logger != nil && c.slog != nil:
+		return &OptionError{Option: "WithSlog", Reason: "and WithLogger exclude each other: the bus has one log; leave one of them out"}
+	case c.slog != nil:
+		c.logger = zap.New(slogcore.New(c.slog.Handler()))
+	case c.logger == nil:
+		log, core := stderr.New(os.Stderr)
+		c.logger, c.stderr = zap.New(core), log
+	}
+	return nil
+}
+
+// WithObserver adds an observer, which the bus keeps. The bus calls several in the order of the options.
+// Bus.Observe adds one that can be removed.
+func WithObserver(o Observer) Option {
+	return option(func(c *config) { c.observers = append(c.observers, o) })
+}
 
 // Observer has functions that the bus calls at the events below. A nil function costs nothing.
 //

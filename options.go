@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"reflect"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/room"
+	"github.com/surebus/eventbus/internal/stderr"
 	"github.com/surebus/eventbus/internal/texts"
 )
 
@@ -49,6 +51,8 @@ type Option interface {
 type config struct {
 	clock        clock.Clock
 	logger       *zap.Logger
+	slog         *slog.Logger
+	stderr       *stderr.Log // if neither was given
 	retry        RetryPolicy
 	rules        *ruleSet
 	names        errorNames
@@ -84,7 +88,6 @@ func (o option) applyBus(c *config) { o(c) }
 func newConfig(opts []Option) (*config, error) {
 	c := &config{
 		clock:       clock.New(),
-		logger:      zap.NewNop(),
 		retry:       DefaultRetryPolicy(),
 		circuit:     defaultCircuit(),
 		timeout:     DefaultTimeout,
@@ -108,6 +111,9 @@ func newConfig(opts []Option) (*config, error) {
 	if c.refuse && c.store != nil && c.unsettled == 0 {
 		return nil, &OptionError{Option: "RefuseWhenFull", Reason: "needs WithMaxUnsettled on a bus with a store: the disk is the queue"}
 	}
+	if err := c.chooseLog(); err != nil {
+		return nil, err
+	}
 	c.queueWaits = !c.refuse || c.store != nil // with a store, WithMaxUnsettled refuses
 	return c, cmp.Or(c.checkTool(), c.checkStandby())
 }
@@ -126,17 +132,6 @@ func (c *config) refuseIf(bad bool, name string, value any, reason string) {
 	if bad && c.err == nil {
 		c.err = &OptionError{Option: name, Value: fmt.Sprint(value), Reason: reason}
 	}
-}
-
-// WithLogger sets the bus's logger. Without one the bus logs nothing. Every failed attempt is a
-// warn entry, and every dead letter an error entry. A logger that samples, as zap.NewProductionConfig's
-// does, drops repeated entries: set its Sampling to nil to see them all. The bus's goroutines call
-// its core: a core that blocks delays a worker, and one that panics ends the program.
-func WithLogger(l *zap.Logger) Option {
-	return option(func(c *config) {
-		c.refuseIf(l == nil, "WithLogger", "nil", "leave the option out for a silent bus")
-		c.logger = l
-	})
 }
 
 // WithRetry changes the bus's retry policy: the fields of the given options, or all fields with a
@@ -253,12 +248,6 @@ func WithMiddleware(mw ...Middleware) Option {
 		}
 		c.middleware = append(c.middleware, mw...)
 	})
-}
-
-// WithObserver adds an observer, which the bus keeps. The bus calls several in the order of the options.
-// Bus.Observe adds one that can be removed.
-func WithObserver(o Observer) Option {
-	return option(func(c *config) { c.observers = append(c.observers, o) })
 }
 
 // SubscribeOption is an option of Subscribe.

@@ -318,7 +318,7 @@ func (r *reporter) slowHandlers(calls []deadline.Late[call]) {
 	}
 }
 
-// Logger returns the logger of WithLogger, for what belongs to the bus and is not part of it. It
+// Logger returns the logger of the bus, for what belongs to the bus and is not part of it. It
 // never returns nil.
 func (b *Bus) Logger() *zap.Logger {
 	if !b.usable() {

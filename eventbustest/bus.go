@@ -16,7 +16,7 @@ import (
 // New returns a started bus that Adopt shuts down and checks at the end of the test. Invalid
 // options end the test.
 //
-// The bus does not log by default. eventbus.WithLogger(zaptest.NewLogger(t)), with
+// The bus logs warnings to stderr by default. eventbus.WithLogger(zaptest.NewLogger(t)), with
 // go.uber.org/zap/zaptest, writes its log entries to the test's log.
 func New(t testing.TB, opts ...eventbus.Option) *eventbus.Bus {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ func openStore(ctx context.Context, at place) (*storeBackend, error) {
 	if err != nil {
 		return nil, err
 	}
-	bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithoutHandlers())
+	bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithoutHandlers(), eventbus.WithSlog(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return nil, errors.Join(err, store.Close(ctx))
 	}

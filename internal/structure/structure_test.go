@@ -83,6 +83,8 @@ var allowedImports = map[string][]string{
 		modulePath + "/internal/roster",
 		modulePath + "/internal/room",
 		modulePath + "/internal/route",
+		modulePath + "/internal/slogcore",
+		modulePath + "/internal/stderr",
 		modulePath + "/internal/suspects",
 		testHooks, // in hooksOfRoot only
 		modulePath + "/internal/texts",
@@ -125,6 +127,8 @@ var allowedImports = map[string][]string{
 	"internal/room":        {},
 	"internal/route":       {"github.com/gobwas/glob"},
 	"internal/sabotage":    {},
+	"internal/slogcore":    {"go.uber.org/zap/zapcore"},
+	"internal/stderr":      {"go.uber.org/zap", "go.uber.org/zap/buffer", "go.uber.org/zap/zapcore"},
 	"internal/suspects":    {},
 	"internal/testhooks":   {},
 	"internal/texts":       {},
