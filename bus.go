@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/internal/capped"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/uuid7"
@@ -64,7 +65,7 @@ func New(opts ...Option) (*Bus, error) {
 		halts:  halt.New(),
 	}
 	b.instance = EventID(b.ids.Next(b.time.Now().Millis)).String()
-	b.report = &reporter{time: b.time, log: b.log, cut: b.halts.IsCut()}
+	b.report = &reporter{time: b.time, log: b.log, cut: b.halts.IsCut(), unroutedTypes: capped.NewSet(maxTypes)}
 	b.report.doubtful("", c.doubts())
 	for _, o := range c.observers {
 		b.report.add(o)

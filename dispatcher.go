@@ -462,7 +462,7 @@ func (m *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	case DeadLettered:
 		m.died(d, l)
 	case Unrouted:
-		m.report.unrouted(d)
+		m.report.unrouted(d, m.registry.nearestPattern)
 	}
 	waiter := d.waiter()
 	last := waiter != nil && waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)

@@ -34,6 +34,15 @@ func WithSlog(l *slog.Logger) Option {
 	})
 }
 
+// Logger returns the logger of the bus, for what belongs to the bus and is not part of it. It
+// never returns nil.
+func (b *Bus) Logger() *zap.Logger {
+	if !b.usable() {
+		return zap.NewNop()
+	}
+	return b.log
+}
+
 // chooseLog makes the logger that the options leave to choose.
 func (c *config) chooseLog() error {
 	switch {

@@ -286,6 +286,24 @@ func (r *registry) targetsOf(eventType string, hash route.Hash) *targets {
 	return r.routes.Find(eventType, hash)
 }
 
+// maxCompared bounds the patterns that an unrouted type is compared with: a publisher waits meanwhile.
+const maxCompared = 1000
+
+// nearestPattern returns the pattern that an unrouted type is one letter apart from, or "".
+func (r *registry) nearestPattern(eventType string) (nearest string) {
+	const far = 2
+	least := far
+	all := r.list()
+	for _, s := range all[:min(len(all), maxCompared)] {
+		if parsed, offence := route.Parse(s.pattern); offence == nil {
+			if edits, near := parsed.Edits(eventType); near && edits < least {
+				nearest, least = s.pattern, edits
+			}
+		}
+	}
+	return nearest
+}
+
 func (r *registry) newTargets(eventType string, subscriptions []*Subscription) *targets {
 	to := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions}
 	r.complete(to)

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/apart"
+	"github.com/surebus/eventbus/internal/capped"
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/timeline"
@@ -23,6 +24,8 @@ type reporter struct {
 	observers atomic.Pointer[observers] // nil: none
 	attempts  atomic.Uint64             // that were numbered
 	stuck     atomic.Bool               // an observer did not return in time after the cut
+
+	unroutedTypes *capped.Set // that were logged
 
 	mu       sync.Mutex   // guards the following; a leaf
 	cutShort []DeadLetter // with the reason shutdown
@@ -128,7 +131,15 @@ func (r *reporter) accepted(e Event) {
 	})
 }
 
-func (r *reporter) unrouted(d *dispatch) {
+// unrouted reports an event that no subscription matches. It logs each type once, with the pattern that nearest returns.
+func (r *reporter) unrouted(d *dispatch, nearest func(eventType string) string) {
+	if r.log.Core().Enabled(zap.InfoLevel) && r.unroutedTypes.IsNew(d.to.eventType) {
+		fields := []zap.Field{zap.String("event_type", d.to.eventType)}
+		if pattern := nearest(d.to.eventType); pattern != "" {
+			fields = append(fields, zap.String("nearest_pattern", pattern))
+		}
+		r.log.Info("event type matches no subscription", fields...)
+	}
 	r.notify(r.observers.Load(), "Unrouted", func(o *Observer) func() {
 		if o.Unrouted == nil {
 			return nil
@@ -316,15 +327,6 @@ func (r *reporter) slowHandlers(calls []deadline.Late[call]) {
 			return func() { o.SlowHandler(slow) }
 		})
 	}
-}
-
-// Logger returns the logger of the bus, for what belongs to the bus and is not part of it. It
-// never returns nil.
-func (b *Bus) Logger() *zap.Logger {
-	if !b.usable() {
-		return zap.NewNop()
-	}
-	return b.log
 }
 
 // handlerFailed logs a failed attempt. p decided on it. delay is 0 after the last attempt.
