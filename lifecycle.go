@@ -24,7 +24,8 @@ import (
 // left, and the bus claims the others in the background, in the order of acceptance. A new event
 // waits until those that were accepted before it are claimed.
 //
-// ctx bounds Start, not the life of the bus.
+// ctx bounds Start, not the life of the bus. If Start is not called within 5 s of the first Publish, the
+// bus logs one warning.
 //
 // Errors: ErrAlreadyStarted, ErrShutdown, the context's; with a store ErrNoLease if another process has
 // its lease (together with the context's error if WithStandby waited), and the store's; ErrNoHandlers.
@@ -56,6 +57,8 @@ func (lc *lifecycle) start(ctx context.Context) error {
 	case started:
 		return ErrAlreadyStarted
 	}
+	lc.halts.Clear(halt.Unstarted)
+	lc.reminder.Cancel()
 	if err := lc.journal.start(ctx); err != nil {
 		lc.mu.Lock()
 		lc.started.Store(false)
@@ -131,12 +134,17 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 	return b.lifecycle.shutdownErr
 }
 
+// startsWithin is how long after the first Publish the bus waits for Start before it logs a warning.
+const startsWithin = 5 * time.Second
+
 // lifecycle starts, drains and ends a bus.
 type lifecycle struct {
 	*Bus
 
-	started atomic.Bool   // Start has been called; set under mu
-	ending  atomic.Bool   // Shutdown has been called; set under mu
+	started  atomic.Bool       // Start has been called; set under mu
+	ending   atomic.Bool       // Shutdown has been called; set under mu
+	reminder timeline.Reminder // to call Start
+
 	leaving chan struct{} // closed when ending has been set
 	closed  chan struct{} // closed when Shutdown is done, or has given up
 
@@ -149,6 +157,9 @@ type lifecycle struct {
 }
 
 func newLifecycle(b *Bus) *lifecycle {
+	if !b.config.tool {
+		b.halts.Set(halt.Unstarted)
+	}
 	return &lifecycle{Bus: b, leaving: make(chan struct{}), closed: make(chan struct{})}
 }
 
@@ -161,6 +172,7 @@ func (lc *lifecycle) beginEnd() {
 	if !first {
 		return
 	}
+	lc.reminder.Cancel()
 	lc.registry.close()
 	lc.journal.unloads()
 	close(lc.leaving)

@@ -132,8 +132,11 @@ func (in *intake) prepare(ctx context.Context, from *call, inside bool, eventTyp
 	if in.halts.Has(halt.Cut) || in.lifecycle.ending.Load() && !inside {
 		return nil, in.refuseShutdown()
 	}
-	if in.halts.Has(halt.Failed) {
-		return nil, errReopens()
+	if in.halts.Has(halt.Failed | halt.Unstarted) {
+		if in.halts.Has(halt.Failed) {
+			return nil, errReopens()
+		}
+		in.lifecycle.reminder.Arm(in.time, startsWithin, in.report.notStarted)
 	}
 	if !known {
 		to = in.registry.targetsOf(eventType, hash)

@@ -441,6 +441,11 @@ func (r *reporter) doubtful(subscription string, d doubts) {
 	r.log.Warn("options may be a mistake", d...)
 }
 
+// notStarted logs that events wait for a call of Start that has perhaps been forgotten.
+func (r *reporter) notStarted() {
+	r.log.Warn("bus is not started: events wait for Start", zap.String("remedy", "call Start after the subscriptions are made"))
+}
+
 // throttled logs that a handler has asked everyone to wait.
 func (r *reporter) throttled(d *dispatch, at *door, delay time.Duration, why string) {
 	r.log.Warn("subscription throttled: its service wants everyone to wait",

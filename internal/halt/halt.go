@@ -9,6 +9,7 @@ const (
 	Failed             // the store has failed, and the bus restarts
 	Lost               // the lease of the store is lost or handed over, and the bus is a standby again
 	Unload             // with a store, Shutdown has begun: only what a running call waits for may start
+	Unstarted          // Start has not been called, on a bus with handlers
 )
 
 // Reasons is a set of reasons. New makes one.
@@ -20,8 +21,9 @@ type Reasons struct {
 // New returns an empty set.
 func New() *Reasons { return &Reasons{cut: make(chan struct{})} }
 
-// Any reports whether there is a reason other than Unload, so that it concerns every call.
-func (r *Reasons) Any() bool { return r.why.Load()&^Unload != 0 }
+// Any reports whether there is a reason to end calls, and to start none. Unload does not concern every call, and before
+// Start there is none.
+func (r *Reasons) Any() bool { return r.why.Load()&^(Unload|Unstarted) != 0 }
 
 // Has reports whether the set has a reason.
 func (r *Reasons) Has(why uint32) bool { return r.why.Load()&why != 0 }
