@@ -33,6 +33,7 @@ type dispatch struct {
 	attempt int32
 	state   dispatchState
 	hasTurn bool // it has its key's place: the next dispatch of the key waits for it
+	inside  bool // a running handler published it, and did not wait for room; fixed, as the first group
 	first   call // its first call; further ones are allocated an attempt at a time
 }
 
@@ -396,7 +397,7 @@ func (d *dispatch) spentOn(of *Subscription, rule int32) *spent {
 func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 	s := d.to.subscriptions[d.next]
 	split := &dispatch{
-		id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall,
+		id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall, inside: d.inside,
 		to: d.to.only(int(d.next), policy),
 	}
 	if d.story != nil {
@@ -489,7 +490,7 @@ func (m *machine) copiesOf(d *dispatch) []*dispatch {
 	}
 	all := make([]*dispatch, len(d.to.each))
 	for i, to := range d.to.each {
-		all[i] = &dispatch{id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall, to: to}
+		all[i] = &dispatch{id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall, inside: d.inside, to: to}
 		if s != nil {
 			all[i].addRow(row{})
 		}

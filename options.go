@@ -408,7 +408,9 @@ func Circuit(opts ...CircuitOption) SubscribeOption {
 //
 // While the line is full, a further held delivery is dead-lettered with the reason overflow. If
 // deliveries are throttled, Publish of an event for the subscription waits. Events that were
-// accepted before may exceed the capacity. The constants of WhenFull select other behaviours.
+// accepted before may exceed the capacity. A running handler does not wait: what it publishes while the
+// line has twice the capacity is dead-lettered with the reason overflow. The constants of WhenFull
+// select other behaviours.
 //
 // With a store, and without LineCapacity and WhenFull, further deliveries wait in the store instead:
 // nothing overflows, and Publish does not wait. LineCapacity of any number turns that off.

@@ -142,7 +142,7 @@ func (in *intake) prepare(ctx context.Context, from *call, inside bool, eventTyp
 		to = in.registry.targetsOf(eventType, hash)
 	}
 	now, _ := in.time.Recent()
-	d := &dispatch{payload: payload, to: to, wall: now.Wall}
+	d := &dispatch{payload: payload, to: to, wall: now.Wall, inside: inside}
 	given := false
 	if len(opts) > 0 || in.config.metadataFrom != nil || in.config.inherited != nil {
 		p, err := in.publication(ctx, from, opts)

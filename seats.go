@@ -74,7 +74,8 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 		o.line.Drop(oldest)
 		o.countLocked(b) // before the victim settles: see unsettled
 		victim = oldest
-	case o.whenFull == DeadLetterWhenFull || o.whole != nil || !parkingRules[how].publishWaits: // a publisher does not know the destination
+	case o.whenFull == DeadLetterWhenFull, !parkingRules[how].publishWaits, d.inside && o.line.Taken()/2 >= o.capacity,
+		o.whole != nil: // a publisher does not know the destination
 		return nil, false, ReasonOverflow
 	}
 	if !seated {

@@ -424,7 +424,7 @@ func TestD12_AFullLineAndHandlersAndShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := startBus(t)
 		g := &gauge{during: time.Second}
-		mustSubscribe(t, bus, "x", g.handle, eventbus.Concurrency(1), eventbus.LineCapacity(1))
+		mustSubscribe(t, bus, "x", g.handle, eventbus.Concurrency(1), eventbus.LineCapacity(2))
 		mustSubscribe(t, bus, "go", func(ctx context.Context, _ eventbus.Event) error {
 			for i := range 5 {
 				if _, err := bus.Publish(ctx, "x", i); err != nil {
