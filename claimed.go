@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/room"
 )
@@ -73,8 +71,10 @@ func (f *feeder) divide(ctx context.Context, claimed []*record) (entering []*rec
 			return nil, err
 		}
 	}
+	var missing []string // names of subscriptions
 	for _, r := range claimed {
-		entering = append(entering, f.divideRecord(w, r)...)
+		enters, names := f.divideRecord(w, r)
+		entering, missing = append(entering, enters...), append(missing, names...)
 	}
 	if len(w.Update)+len(w.New) > 0 {
 		err = f.apply(ctx, w)
@@ -82,6 +82,7 @@ func (f *feeder) divide(ctx context.Context, claimed []*record) (entering []*rec
 	if err != nil {
 		return nil, err
 	}
+	b.durable.warnMissing(missing)
 	return entering, nil
 }
 
@@ -101,41 +102,44 @@ func (f *feeder) apply(ctx context.Context, w *batch) (err error) {
 	return errClaimsEnded
 }
 
-// divideRecord adds the division of a record to a batch, and returns what to enter instead of it.
-func (f *feeder) divideRecord(w *batch, r *record) (entering []*record) {
+// divideRecord adds the division of a record to a batch. It returns what to enter instead of it, and the names of its
+// missing subscriptions.
+func (f *feeder) divideRecord(w *batch, r *record) (entering []*record, names []string) {
 	b := f.bus
 	to, missing := b.registry.targetsOfRecord(r)
-	b.durable.warnMissing(r, missing)
+	for _, i := range missing {
+		names = append(names, r.Targets[i])
+	}
 	switch {
 	case r.State == driver.Scheduled:
 		if len(missing) > 0 { // its copies are divided when they are claimed
 			f.fallBehind()
 		}
-		return []*record{r}
+		return []*record{r}, names
 	case len(missing) == 0 && (len(r.Targets) == 1 || !to.hasIsolated()):
-		return []*record{r}
+		return []*record{r}, nil
 	}
 	d := b.durable.decodeRow(r, to)
 	missing = slices.DeleteFunc(missing, func(i int) bool { return i < int(d.next) })
 	isolates := to.hasIsolated() && len(r.Targets) > 1 && !d.isVisited()
 	switch {
 	case len(missing) == 0 && !isolates:
-		return []*record{r}
+		return []*record{r}, names
 	case d.isLast() && !isolates: // the record itself parks
 		d.narrow()
 		parked := b.durable.updatedRecord(w, d, driver.Parked, 0)
 		parked.Door, parked.Due = r.Targets[d.next], r.Due
 		w.Update = append(w.Update, parked)
-		b.durable.countDivided(r, 1)
-		return nil
+		b.durable.countDivided(r, parked)
+		return nil, names
 	}
 	parts := b.durable.parts(w, r, d, missing)
 	w.Delete = append(w.Delete, r.Ref)
 	for _, part := range parts {
 		w.New = append(w.New, part.Record)
 	}
-	b.durable.countDivided(r, int64(len(parts)))
-	return slices.DeleteFunc(parts, func(part *record) bool { return !part.Leased })
+	b.durable.countDivided(r, w.New[len(w.New)-len(parts):]...)
+	return slices.DeleteFunc(parts, func(part *record) bool { return !part.Leased }), names
 }
 
 // parts returns the records that replace one with several targets.
@@ -179,9 +183,15 @@ func (f *feeder) fallBehind() {
 }
 
 // countDivided counts the records that replace a claimed one. They count as left to the store until
-// they enter.
-func (j *durable) countDivided(r *record, parts int64) {
+// they enter. Those that are parked for a missing subscription do not count for WithMaxUnsettled.
+func (j *durable) countDivided(r *record, with ...*driver.Record) {
+	parts := int64(len(with))
 	j.intake.quota.Add(parts - 1)
+	for _, part := range with {
+		if part.State == driver.Parked {
+			j.orphaned(part.Door)
+		}
+	}
 	if j.ledger.owns(r) { // it is counted as left to the store
 		j.ledger.splits.Add(parts - 1)
 		j.ledger.stored.Add(parts - 1)
@@ -189,16 +199,6 @@ func (j *durable) countDivided(r *record, parts int64) {
 	}
 	j.ledger.claimed.Add(parts)
 	j.ledger.stored.Add(parts)
-}
-
-// warnMissing logs the names of subscriptions that do not exist, each once.
-func (j *durable) warnMissing(r *record, missing []int) {
-	for _, i := range missing {
-		name := r.Targets[i]
-		if j.registry.isNewlyMissing(name) {
-			j.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name))
-		}
-	}
 }
 
 // firstPosition returns the Record.Position of the first event of a subscription that succeeds another.

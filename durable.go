@@ -22,6 +22,7 @@ import (
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/pace"
 	"github.com/surebus/eventbus/internal/pool"
+	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/suspects"
 	"github.com/surebus/eventbus/internal/timeline"
 )
@@ -39,6 +40,7 @@ type durable struct {
 	locks     txLocks
 	inTx      txKeys
 	unknown   unknowns
+	orphans   room.Orphans // deliveries of missing subscriptions, which the quota does not count
 	answering semaphore // held while requests are answered
 
 	atStart []string // names of the subscriptions when Start was called; immutable then
@@ -68,7 +70,8 @@ func (j *durable) connect() error {
 	})
 	j.followups.Start()
 	_, err := pace.Within(newPatience, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, errors.Join(j.operators.loadDirectives(ctx), j.countUnsettled(ctx))
+		_, err := j.countUnsettled(ctx)
+		return struct{}{}, errors.Join(j.operators.loadDirectives(ctx), err)
 	})
 	if err != nil {
 		j.releaseStore()

@@ -72,9 +72,11 @@ func (f *feeder) feedDoor(ctx context.Context, at place, waits bool) error {
 	if s == nil {
 		return nil
 	}
+	names := b.registry.namesAtDoor(s)
+	b.intake.quota.Add(b.durable.orphans.Adopt(names...)) // they have a subscription now
 	o, unpin := s.pinned(at.destination)
 	defer unpin()
-	q := driver.ClaimQuery{Kind: driver.ClaimParked, Limit: o.roomToClaim(f.page()), Doors: b.registry.namesAtDoor(s)}
+	q := driver.ClaimQuery{Kind: driver.ClaimParked, Limit: o.roomToClaim(f.page()), Doors: names}
 	switch {
 	case o.whole != nil:
 		q.Destinations = []string{o.name}

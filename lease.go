@@ -76,8 +76,9 @@ func (j *durable) acquire(ctx context.Context, wait bool) error {
 	j.compareClocks(ctx)
 	j.registry.forgetEnded()
 	j.feeder.looks.Store(true)
-	if err := errors.Join(j.operators.obeyOthers(), j.countUnsettled(ctx)); err != nil {
-		return err
+	err = j.operators.obeyOthers()
+	if _, failed := j.countUnsettled(ctx); err != nil || failed != nil {
+		return errors.Join(err, failed)
 	}
 	j.answerRequests() // before this process orders anything itself
 	return nil

@@ -3,7 +3,11 @@ package eventbus
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/room"
@@ -57,6 +61,44 @@ func (j *durable) acquireQuota(ctx context.Context, c *opening, inside bool) err
 func (j *durable) acquireIncoming(ctx context.Context, c *opening) error {
 	c.counted = false
 	return j.admitsIncoming(ctx, max(c.records(), int64(len(c.all()))))
+}
+
+// countUnsettled begins the count with what the store has, and returns that. Deliveries of missing subscriptions do not
+// count: nothing here settles them.
+func (j *durable) countUnsettled(ctx context.Context) (unsettled int64, err error) {
+	stats, err := j.store.Stats(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var orphans map[string]int64
+	if stats.Parked > 0 && j.store.leads() && !j.config.tool {
+		if orphans, err = j.store.Parked(ctx, j.registry.knownNames()); err != nil {
+			return 0, err
+		}
+	}
+	j.orphans.Set(orphans)
+	j.intake.quota.Set(stats.Unsettled() - j.orphans.Total())
+	j.warnMissing(slices.Sorted(maps.Keys(orphans)))
+	return stats.Unsettled(), nil
+}
+
+// orphaned removes deliveries from the count that are parked for missing subscriptions.
+func (j *durable) orphaned(names ...string) {
+	for _, name := range names {
+		j.orphans.Add(name)
+	}
+	j.intake.quota.Release(int64(len(names)))
+	j.feeder.lookIfWaiting()
+}
+
+// warnMissing logs the names of subscriptions that do not exist, each once, with what waits for them now.
+func (j *durable) warnMissing(names []string) {
+	for _, name := range names {
+		if j.registry.isNewlyMissing(name) {
+			j.log.Warn("subscription of stored events is missing", zap.String("subscription_id", name),
+				zap.Int64("waiting", j.orphans.Of(name)), zap.String("remedy", "subscribe with Formerly, or Retire it"))
+		}
+	}
 }
 
 // releaseQuota removes the dispatches of a publication that was refused, or left in incoming.

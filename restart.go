@@ -283,27 +283,17 @@ func (r *changeBatch) doubt(err error) bool {
 	return true
 }
 
-// countUnsettled begins the count with what the store has.
-func (j *durable) countUnsettled(ctx context.Context) error {
-	stats, err := j.store.Stats(ctx)
-	if err == nil {
-		j.intake.quota.Set(stats.Unsettled())
-	}
-	return err
-}
-
 // recount begins the counts of what is left in the store anew, with what the store has. Nothing is in
 // memory, and no publication enters.
 func (j *durable) recount(ctx context.Context) error {
-	q, l := &j.intake.quota, &j.ledger
-	stats, err := j.store.Stats(ctx)
+	l := &j.ledger
+	others := j.intake.quota.Used() + j.orphans.Total() - l.unloaded() // that this process has not claimed
+	has, err := j.countUnsettled(ctx)
 	if err != nil {
 		return err
 	}
-	others := q.Used() - l.unloaded() // that this process has not claimed
-	q.Set(stats.Unsettled())
-	l.stored.Add(j.doubts.Resolve(stats.Unsettled() - others - l.unloaded()))
-	l.gone(stats.Unsettled())
+	l.stored.Add(j.doubts.Resolve(has - others - l.unloaded()))
+	l.gone(has)
 	l.owed.Store(l.unloaded())
 	return nil
 }

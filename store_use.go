@@ -56,7 +56,8 @@ func WithPayloadLimit(bytes int) Option {
 // the store (before Start, on a standby and on a bus WithoutHandlers), Publish returns a *FullError at
 // once, and so does PublishTx on every bus: for these calls the events that wait to be taken in count
 // too. Handlers that publish exceed the bound, and so do replays. A batch larger than the bound waits
-// for an empty store.
+// for an empty store. The bus with the lease does not count deliveries whose subscription is missing
+// (Metrics.Orphaned): nothing would ever settle them.
 func WithMaxUnsettled(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithMaxUnsettled", n, "must be at least 1; leave the option out for no bound")

@@ -1,0 +1,58 @@
+package room
+
+import "sync"
+
+// Orphans counts deliveries that a Quota does not count, by the name of the subscription that they wait for. The zero
+// Orphans is ready to use. Its methods are safe for concurrent use.
+type Orphans struct {
+	mu    sync.Mutex // guards the following; a leaf
+	names map[string]int64
+	total int64
+}
+
+// Set begins the count anew. It keeps the map.
+func (o *Orphans) Set(names map[string]int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.names, o.total = names, 0
+	for _, n := range names {
+		o.total += n
+	}
+}
+
+// Add adds a delivery.
+func (o *Orphans) Add(name string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.names == nil {
+		o.names = make(map[string]int64)
+	}
+	o.names[name]++
+	o.total++
+}
+
+// Adopt removes the deliveries of names, and returns how many they were.
+func (o *Orphans) Adopt(names ...string) (n int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, name := range names {
+		n += o.names[name]
+		delete(o.names, name)
+	}
+	o.total -= n
+	return n
+}
+
+// Of returns the number of deliveries of a name.
+func (o *Orphans) Of(name string) int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.names[name]
+}
+
+// Total returns the number of all.
+func (o *Orphans) Total() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.total
+}
