@@ -65,7 +65,7 @@ func New(opts ...Option) (*Bus, error) {
 		halts:  halt.New(),
 	}
 	b.instance = EventID(b.ids.Next(b.time.Now().Millis)).String()
-	b.report = &reporter{time: b.time, log: b.log, cut: b.halts.IsCut(), unroutedTypes: capped.NewSet(maxTypes)}
+	b.report = &reporter{time: b.time, log: b.log, cut: b.halts.IsCut(), unroutedTypes: capped.NewSet(maxTypes), hollowTypes: capped.NewSet(maxTypes)}
 	b.report.doubtful("", c.doubts())
 	for _, o := range c.observers {
 		b.report.add(o)

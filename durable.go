@@ -41,7 +41,7 @@ type durable struct {
 	inTx      txKeys
 	unknown   unknowns
 	orphans   room.Orphans // deliveries of missing subscriptions, which the quota does not count
-	answering semaphore // held while requests are answered
+	answering semaphore    // held while requests are answered
 
 	atStart []string // names of the subscriptions when Start was called; immutable then
 	yielded sync.Map // instances to which the lease was handed over, or left, to nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -277,8 +279,18 @@ type PanicError struct {
 }
 
 // Error contains the value as text, at most 8 KiB of it, if it is a string, an error or a scalar.
-// Otherwise it contains the type, because formatting the value could crash the process.
-func (e *PanicError) Error() string { return "eventbus: handler panicked: " + panicText(e.Value) }
+// Otherwise it contains the type, because formatting the value could crash the process. For a failed type assertion on an
+// encoded payload it names Typed.
+func (e *PanicError) Error() string {
+	text := "eventbus: handler panicked: " + panicText(e.Value)
+	if _, failed := e.Value.(*runtime.TypeAssertionError); failed && encodedAsserted.MatchString(text) {
+		text += "; with a store, a payload is encoded: use Typed, which decodes it"
+	}
+	return text
+}
+
+// encodedAsserted matches the text of a type assertion that failed on an encoded payload.
+var encodedAsserted = regexp.MustCompile(` (json\.RawMessage|eventbus\.EncodedPayload)(, not| is not) `)
 
 // Unwrap returns the panic's value if it is an error.
 func (e *PanicError) Unwrap() error {

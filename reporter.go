@@ -26,6 +26,7 @@ type reporter struct {
 	stuck     atomic.Bool               // an observer did not return in time after the cut
 
 	unroutedTypes *capped.Set // that were logged
+	hollowTypes   *capped.Set // Go types that were logged
 
 	mu       sync.Mutex   // guards the following; a leaf
 	cutShort []DeadLetter // with the reason shutdown
@@ -444,6 +445,14 @@ func (r *reporter) doubtful(subscription string, d doubts) {
 // notStarted logs that events wait for a call of Start that has perhaps been forgotten.
 func (r *reporter) notStarted() {
 	r.log.Warn("bus is not started: events wait for Start", zap.String("remedy", "call Start after the subscriptions are made"))
+}
+
+// hollowPayload logs a Go type whose payloads are encoded as {}, once.
+func (r *reporter) hollowPayload(goType string) {
+	if r.hollowTypes.IsNew(goType) {
+		r.log.Warn("payload is encoded as {}: its type has no exported field, or is an error", zap.String("go_type", goType),
+			zap.String("remedy", "export the fields, or publish the text of the error"))
+	}
 }
 
 // throttled logs that a handler has asked everyone to wait.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/convert"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -355,6 +356,9 @@ func (j *durable) encode(payload any) (encoded any, err error) {
 		return nil, refuse(err)
 	case len(data) > j.config.payloadLimit:
 		return nil, &PayloadError{GoType: fmt.Sprintf("%T", payload), Size: len(data), Limit: j.config.payloadLimit}
+	}
+	if string(data) == "{}" && convert.IsHollow(payload) {
+		j.report.hollowPayload(fmt.Sprintf("%T", payload))
 	}
 	return j.encoded(data), nil
 }
