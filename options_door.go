@@ -216,19 +216,45 @@ func (d *doubts) retry(r *retryOverride, p *RetryPolicy) {
 	}
 }
 
+// rules notes doubts about retry rules.
+func (d *doubts) rules(set *ruleSet) {
+	if set == nil {
+		return
+	}
+	for i, r := range set.rules {
+		in := fmt.Sprintf("rule %d ", i+1)
+		d.short(in+"BaseDelay", r.BaseDelay)
+		d.short(in+"MaxDelay", r.MaxDelay)
+		if r.MaxDelay > 0 && r.BaseDelay > r.MaxDelay {
+			*d = append(*d, zap.String(in+"BaseDelay", fmt.Sprintf("is %v, and MaxDelay cuts it to %v; raise MaxDelay", r.BaseDelay, r.MaxDelay)))
+		}
+	}
+}
+
+// doubtsOf returns the doubts about overrides and rules that apply over a policy.
+func doubtsOf(r *retryOverride, over RetryPolicy, rules *ruleSet) (d doubts) {
+	policy := r.over(over)
+	d.retry(r, &policy)
+	d.rules(rules)
+	return d
+}
+
 // doubts returns the doubts about a subscription's options.
-func (c *subscriptionConfig) doubts(bus *config) (d doubts) {
+func (c *subscriptionConfig) doubts(bus *config) doubts {
+	d := doubtsOf(&c.retry.retryOverride, bus.retry, c.retry.rules)
 	if c.timeout != bus.timeout {
 		d.short("Timeout", c.timeout)
 	}
-	policy := c.retry.over(bus.retry)
-	d.retry(&c.retry.retryOverride, &policy)
+	if c.rate != nil {
+		d.short("RateLimit", c.rate.Per)
+	}
 	return d
 }
 
 // doubts returns the doubts about the options of a bus.
 func (c *config) doubts() (d doubts) {
+	d = doubtsOf(&retryOverride{c.retry, allRetryFields}, c.retry, c.rules)
 	d.short("WithTimeout", c.timeout)
-	d.retry(&retryOverride{c.retry, allRetryFields}, &c.retry)
+	d.short("WithIdempotencyWindow", c.idempotency)
 	return d
 }

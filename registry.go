@@ -423,6 +423,7 @@ func (s *Subscription) SetRetry(opts ...RetryOption) error {
 		return err
 	}
 	s.bus.registry.changeRetry(s, func(settings *retrySettings) { settings.retryOverride = r })
+	s.bus.report.doubtful(s.id, doubtsOf(&r, s.bus.registry.retry.Load().RetryPolicy, nil))
 	return nil
 }
 
@@ -438,6 +439,7 @@ func (s *Subscription) SetRetryRules(rules ...RetryRule) error {
 		return err
 	}
 	s.bus.registry.changeRetry(s, func(settings *retrySettings) { settings.rules = set })
+	s.bus.report.doubtful(s.id, doubtsOf(&retryOverride{}, RetryPolicy{}, set))
 	return nil
 }
 
@@ -452,6 +454,7 @@ func (b *Bus) SetRetry(opts ...RetryOption) error {
 		return err
 	}
 	b.registry.changeRetry(nil, func(settings *retrySettings) { settings.RetryPolicy = r.over(DefaultRetryPolicy()) })
+	b.report.doubtful("", doubtsOf(&r, DefaultRetryPolicy(), nil))
 	return nil
 }
 
@@ -466,5 +469,6 @@ func (b *Bus) SetRetryRules(rules ...RetryRule) error {
 		return err
 	}
 	b.registry.changeRetry(nil, func(settings *retrySettings) { settings.rules = set })
+	b.report.doubtful("", doubtsOf(&retryOverride{}, RetryPolicy{}, set))
 	return nil
 }
