@@ -222,8 +222,10 @@ const (
 )
 
 func (e *FullError) Error() string {
-	text := "queue is full: start the bus, publish again later, or raise WithQueueCapacity"
+	text := ""
 	switch e.Bound {
+	case BoundQueue:
+		text = "queue is full: start the bus, publish again later, or raise WithQueueCapacity"
 	case BoundLine:
 		text = fmt.Sprintf("line of %s is full: publish again later, or raise its LineCapacity or Concurrency", e.Subscription)
 	case BoundUnsettled:

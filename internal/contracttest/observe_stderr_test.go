@@ -109,10 +109,10 @@ func runStderrChild(how string) error {
 func TestO1_AStderrThatTakesNothing(t *testing.T) {
 	if how := os.Getenv(stderrChild); how != "" {
 		if err := runStderrChild(how); err != nil {
-			fmt.Println("failed:", err)
+			_, _ = fmt.Fprintln(os.Stdout, "failed:", err)
 			os.Exit(1)
 		}
-		fmt.Println("shut down")
+		_, _ = fmt.Fprintln(os.Stdout, "shut down")
 		os.Exit(0) // at once: after a full pipe, the writer still waits for it
 	}
 	for _, how := range []string{"full", "gone", "closed"} {

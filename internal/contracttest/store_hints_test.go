@@ -51,7 +51,7 @@ func TestE5_OtherPanicsDoNotNameTyped(t *testing.T) {
 		func(context.Context, eventbus.Event) error {
 			panic("interface conversion: json.RawMessage, not a story")
 		},
-		func(_ context.Context, e eventbus.Event) error { _ = any(e.Payload).(json.RawMessage); return nil },
+		func(_ context.Context, e eventbus.Event) error { _ = e.Payload.(json.RawMessage); return nil },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			bus, _ := startBus(t, oneAttempt)

@@ -5,11 +5,11 @@ import "sync/atomic"
 
 // The reasons.
 const (
-	Cut    = 1 << iota // Shutdown's context has ended, or the bus was not started
-	Failed             // the store has failed, and the bus restarts
-	Lost               // the lease of the store is lost or handed over, and the bus is a standby again
-	Unload             // with a store, Shutdown has begun: only what a running call waits for may start
-	Unstarted          // Start has not been called, on a bus with handlers
+	Cut       = 1 << iota // Shutdown's context has ended, or the bus was not started
+	Failed                // the store has failed, and the bus restarts
+	Lost                  // the lease of the store is lost or handed over, and the bus is a standby again
+	Unload                // with a store, Shutdown has begun: only what a running call waits for may start
+	Unstarted             // Start has not been called, on a bus with handlers
 )
 
 // Reasons is a set of reasons. New makes one.
