@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -266,7 +265,7 @@ func (w *waiter) wouldDeadlock(d *dispatch) bool {
 		if stands == nil || !stands.of.running() {
 			return false
 		}
-		if stands.key == d.key && (stands.at == nil || slices.Contains(d.to.subscriptions, stands.at)) {
+		if stands.key == d.key && d.to.takePlace(stands.at) {
 			return true
 		}
 		w = stands.above

@@ -213,6 +213,11 @@ func (t *targets) hasIsolated() bool {
 	return slices.ContainsFunc(t.subscriptions, func(s *Subscription) bool { return s.isolated })
 }
 
+// takePlace reports whether the dispatches of an event take a place in the order by key of a subscription, or in the bus's for nil.
+func (t *targets) takePlace(at *Subscription) bool {
+	return slices.ContainsFunc(t.subscriptions, func(s *Subscription) bool { return s == at || at == nil && !s.isolated })
+}
+
 // policy returns the merged policy. The first failure computes it, from immutable settings.
 func (t *targets) policy() *mergedPolicy {
 	if m := t.merged.Load(); m != nil {

@@ -766,6 +766,23 @@ func TestD7_WaitingBehindOnesOwnSeatWouldDeadlock(t *testing.T) {
 	})
 }
 
+// An isolated subscription has an order by key of its own: its event does not wait for one of the coupled ones.
+func TestD7_NoDeadlockWithTheOrderOfAnIsolatedOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		waited := make(chan error, 1)
+		mustSubscribe(t, bus, "x", func(ctx context.Context, _ eventbus.Event) error {
+			_, err := bus.PublishAndWait(ctx, "y", 2, eventbus.Key("k"))
+			waited <- err
+			return nil
+		})
+		mustSubscribe(t, bus, "y", ok, eventbus.Isolated())
+		mustPublish(t, bus, "x", 1, eventbus.Key("k"))
+		require.NoError(t, <-waited)
+		shutdown(t, bus)
+	})
+}
+
 // A handler that has returned holds no key, although its context is still used to wait.
 func TestD7_NoDeadlockWithAHandlerThatHasReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
