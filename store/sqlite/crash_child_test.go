@@ -172,7 +172,7 @@ func (witnessSyncer) Write(b []byte) (int, error) {
 	}
 	return len(b), nil
 }
-func (witnessSyncer) Sync() error                 { return nil }
+func (witnessSyncer) Sync() error { return nil }
 
 func (c *crashChild) subscribeAll() {
 	for _, sub := range []string{subStock, subShip, subBill} {
