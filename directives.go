@@ -174,8 +174,8 @@ func (s *Subscription) order(destination string, action AuditAction, until time.
 	if err := s.controllable(what); err != nil {
 		return err
 	}
-	if destination != "" && s.destinations == nil && s.handler != nil { // a tool does not know
-		return &OptionError{Option: "Destination", Value: strconv.Quote(destination), Reason: fmt.Sprintf("needs PerDestination, and %s was made without it", s.id)}
+	if err := s.has(destination); err != nil {
+		return err
 	}
 	o, err := newOperator(what, opts)
 	if err != nil {
@@ -186,6 +186,15 @@ func (s *Subscription) order(destination string, action AuditAction, until time.
 		return fmt.Errorf("%s(%s): %w", what, s.id, err)
 	}
 	return nil
+}
+
+// has returns the error of an order to a destination, if the subscription was made without PerDestination. A stand-in does not
+// know.
+func (s *Subscription) has(destination string) error {
+	if destination == "" || s.destinations != nil {
+		return nil
+	}
+	return &OptionError{Option: "Destination", Value: strconv.Quote(destination), Reason: fmt.Sprintf("needs PerDestination, and %s was made without it", s.id)}
 }
 
 func (op *operators) order(s *Subscription, r request) error {
@@ -229,6 +238,9 @@ func (op *operators) carryOut(ctx context.Context, r request) error {
 // by the subscriptions that have the names then.
 func (op *operators) direct(s *Subscription, r request) error {
 	v := verbs[r.Action]
+	if err := s.has(r.Destination); err != nil { // a tool asks for it without knowing
+		return err
+	}
 	at, unpin := s.pinned(r.Destination)
 	defer unpin()
 	if at.circuit.Config().Disabled && (r.Action == AuditTrip || r.Action == AuditReset) {

@@ -160,6 +160,7 @@ func (r *registry) handleLocked(name string) *Subscription {
 			r.handles = make(map[string]*Subscription)
 		}
 		s = r.absent(name)
+		s.destinations = newDestinations(s, &subscriptionConfig{circuit: *s.door.circuit.Config(), abandoned: Unlimited})
 		r.handles[name] = s
 	}
 	return s

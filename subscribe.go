@@ -254,8 +254,5 @@ func (b *Bus) absent(name string) *Subscription {
 	s.door.circuit.Init(b.config.circuit, b.time)
 	s.door.hanging.Init(&s.door.circuit.Gate, math.MaxInt32)
 	s.retry.Store(&noRetry)
-	if b.config.tool {
-		s.destinations = newDestinations(s, &subscriptionConfig{circuit: b.config.circuit, abandoned: Unlimited})
-	}
 	return s
 }
