@@ -327,7 +327,8 @@ func (j *durable) isStoreDrained(ctx context.Context) bool {
 	}
 	stats, err := j.store.Stats(ctx)
 	throttles := stats.Parked > 0 && slices.ContainsFunc(j.registry.list(), func(s *Subscription) bool { return s.hasSpilled() })
-	return err == nil && stats.Ready+stats.Waiting == 0 && !throttles && !j.hasIncoming(ctx, stats) &&
+	asleep := j.ledger.parked[snoozed].Load() // the store has them as waiting
+	return err == nil && stats.Ready+max(stats.Waiting-asleep, 0) == 0 && !throttles && !j.hasIncoming(ctx, stats) &&
 		j.ledger.isDrained() && j.ledger.opened() == opened
 }
 

@@ -38,3 +38,18 @@ func TestD13_AnOrderToADestinationOfNone(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// With a store, Drain does not wait for what sleeps either.
+func TestF6_DrainLeavesSleepersInTheStore(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open()
+		mustSubscribe(t, bus, "a", failing(eventbus.Snooze(24*time.Hour)), eventbus.Named("s"))
+		start(t, bus)
+		mustPublish(t, bus, "a", 0)
+		mustPublish(t, bus, "a", 1, eventbus.Key("k"))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		require.NoError(t, bus.Drain(ctx))
+		require.Equal(t, 2, metricsOf(t, bus, "s").Snoozed)
+	})
+}
