@@ -211,8 +211,13 @@ func (m *machine) tend(o *door) {
 	if o.circuit.Gate.Load()&circuit.Line == 0 {
 		return
 	}
-	held, asks := o.tend(m.Bus)
-	if held {
+	became, asks := o.tend(m.Bus)
+	for _, d := range became {
+		if d.home != nil {
+			d.home.leads(m.Bus, d.dispatch, held)
+		}
+	}
+	if len(became) > 0 {
 		m.ledger.checkDrained()
 	}
 	if asks {
@@ -220,8 +225,14 @@ func (m *machine) tend(o *door) {
 	}
 }
 
-// tend reports whether throttled deliveries became held ones, and whether to claim others that the store has.
-func (o *door) tend(b *Bus) (held, asks bool) {
+// leader is a delivery that became held, and the door at which others of its key stay behind it, if that is another one.
+type leader struct {
+	*dispatch
+	home *door
+}
+
+// tend returns the throttled deliveries that became held ones, and reports whether to claim others that the store has.
+func (o *door) tend(b *Bus) (became []leader, asks bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := b.time.Nanos()
@@ -232,7 +243,9 @@ func (o *door) tend(b *Bus) (held, asks bool) {
 		o.tendAtLocked(b, at)
 	}
 	o.visitorsLocked(b)
-	held = o.shutsForLongLocked(b) && o.holdThrottledLocked(b)
+	if o.shutsForLongLocked(b) {
+		became = o.holdThrottledLocked(b)
+	}
 	for {
 		gate := o.circuit.Gate.Load()
 		d, from := o.nextLocked(gate)
@@ -246,27 +259,31 @@ func (o *door) tend(b *Bus) (held, asks bool) {
 		b.machine.requeue(d)
 	}
 	o.countLocked(b)
-	return held, o.asksLocked()
+	return became, o.asksLocked()
 }
 
 // holdThrottledLocked turns throttled deliveries into held ones when the door shuts, because
 // waiters and Shutdown do not wait for held deliveries.
-func (o *door) holdThrottledLocked(b *Bus) bool {
+func (o *door) holdThrottledLocked(b *Bus) (became []leader) {
 	if o.line.Parked()[throttled] == 0 {
-		return false
+		return nil
 	}
-	var all []*dispatch
-	for _, d := range o.line.All() {
+	return o.holdLocked(b, o.line.All())
+}
+
+// holdLocked makes those of some parked deliveries held ones that are throttled.
+func (o *door) holdLocked(b *Bus, all []*dispatch) (became []leader) {
+	for _, d := range all {
 		if d.seat().Reason == uint8(throttled) {
 			o.line.Change(d, uint8(held))
-			all = append(all, d)
+			became = append(became, leader{d, d.home()})
 		}
 	}
 	o.countLocked(b)
-	for _, d := range all {
+	for _, d := range became {
 		d.unawait(o.of)
 	}
-	return true
+	return became
 }
 
 // releasesLocked reports whether to release the next delivery of the line. If not, one of these

@@ -259,7 +259,7 @@ func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) 
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, d := range o.line.All() {
-		if first, ok := o.line.First(d.key); ok && first.seat().Until != 0 || d.seat().Until != 0 {
+		if _, sleeps, _ := o.line.Leads(d.key); sleeps || d.seat().Until != 0 {
 			visit(d, d.seat().Until, asleep.name)
 			continue
 		}

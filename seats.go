@@ -84,7 +84,15 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 		o.isHomeLocked(d)
 	}
 	d.Seat().Reason = uint8(how)
+	o.holdBehindLocked(b, d, how)
 	return victim, false, ""
+}
+
+// holdBehindLocked makes throttled deliveries held ones that are behind one of their key, if callers do not wait for that one.
+func (o *door) holdBehindLocked(b *Bus, first *dispatch, how parking) {
+	if !parkingRules[how].drains && o.line.Parked()[throttled] > 0 {
+		o.holdLocked(b, o.line.Behind(first))
+	}
 }
 
 // isFullLocked reports whether the line has as many deliveries as memory keeps.
@@ -102,9 +110,9 @@ func (o *door) parksLocked(b *Bus, d *dispatch, why *barrier) parking {
 	if holdsAtOnce || o.shutsForLongLocked(b) {
 		return held
 	}
-	if first, behind := o.line.First(d.key); behind && why == behindKey {
-		if how := parking(first.seat().Reason); how != snoozed {
-			return how
+	if how, _, behind := o.line.Leads(d.key); behind && why == behindKey {
+		if parking(how) != snoozed {
+			return parking(how)
 		}
 		return held // for as long as the handler of the first one has said
 	}
@@ -170,7 +178,18 @@ func (m *machine) sit(d *dispatch, at *door, why *barrier) (victim *dispatch, sp
 	if victim, spills, refused = at.sit(m.Bus, d, why); victim == nil {
 		defer m.trim(ds)
 	}
+	if home := d.home(); home != nil && d.seat().Number != 0 {
+		home.leads(m.Bus, d, parking(d.seat().Reason))
+	}
 	return victim, spills, refused
+}
+
+// leads notes how a delivery is parked at another door that has its place in the order of its key here.
+func (o *door) leads(b *Bus, d *dispatch, how parking) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.line.Elsewhere(d, uint8(how))
+	o.holdBehindLocked(b, d, how)
 }
 
 // lend frees the seat of a delivery that takes one at another door. Others of its key stay behind it here.

@@ -11,6 +11,52 @@ import (
 	"github.com/surebus/eventbus"
 )
 
+// Deliveries behind the first of their key are held when that one is held at another destination.
+func TestD13_FollowersAreHeldAsTheFirstIs(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open()
+		s := newShips()
+		sub := mustSubscribe(t, bus, "ship", eventbus.Typed(func(ctx context.Context, p shipment) error {
+			if p.To == "busy" {
+				time.Sleep(10 * time.Second)
+			}
+			return s.handle(ctx, p)
+		}), eventbus.Named("ships"), eventbus.PerDestination(byAddress), eventbus.Concurrency(1))
+		start(t, bus)
+		require.NoError(t, sub.Destination("paused").Pause())
+		mustPublish(t, bus, "ship", shipment{"busy", 0})
+		time.Sleep(time.Second)
+		mustPublish(t, bus, "ship", shipment{"busy", 1}, eventbus.Key("k"))
+		mustPublish(t, bus, "ship", shipment{"paused", 2}, eventbus.Key("k"))
+		time.Sleep(time.Second)
+		waited := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+			defer cancel()
+			_, err := bus.PublishAndWait(ctx, "ship", shipment{"free", 3}, eventbus.Key("k"))
+			waited <- err
+		}()
+		time.Sleep(time.Minute)
+		require.Len(t, s.at("busy"), 2)
+		select {
+		case err := <-waited:
+			require.ErrorIs(t, err, eventbus.ErrHeld)
+		default:
+			require.Fail(t, "still waits")
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		require.NoError(t, bus.Drain(ctx))
+		_, err := bus.PublishAndWait(ctx, "ship", shipment{"free", 4}, eventbus.Key("k"))
+		require.ErrorIs(t, err, eventbus.ErrHeld)
+		require.Equal(t, 3, metricsOf(t, bus, "ships").Held)
+		require.NoError(t, sub.Destination("paused").Resume())
+		time.Sleep(time.Second)
+		require.Equal(t, []int{3, 4}, s.at("free"))
+		shutdown(t, bus)
+	})
+}
+
 // A tool does not know whether a subscription has destinations. An order to one that it does not have is not one to all.
 func TestD13_AnOrderToADestinationOfNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -36,6 +82,29 @@ func TestD13_AnOrderToADestinationOfNone(t *testing.T) {
 		require.Empty(t, s.at("a"))
 		require.Len(t, s.at("b"), 1)
 		shutdown(t, bus)
+	})
+}
+
+// As TestD13_FollowersAreHeldAsTheFirstIs, of one line.
+func TestF6_FollowersOfASleeper(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open()
+		mustSubscribe(t, bus, "a", func(_ context.Context, e eventbus.Event) error {
+			time.Sleep(10 * time.Second)
+			if e.Key != "" {
+				return eventbus.Snooze(24 * time.Hour)
+			}
+			return nil
+		}, eventbus.Named("s"), eventbus.Concurrency(1))
+		start(t, bus)
+		mustPublish(t, bus, "a", 0)
+		time.Sleep(time.Second)
+		mustPublish(t, bus, "a", 1, eventbus.Key("k"))
+		mustPublish(t, bus, "a", 2, eventbus.Key("k"))
+		time.Sleep(time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		require.NoError(t, bus.Drain(ctx))
 	})
 }
 

@@ -63,8 +63,10 @@ type Line[T Holder] struct {
 
 // keyed has the holders of a key.
 type keyed[T Holder] struct {
-	first  T
-	behind []T
+	first     T
+	behind    []T
+	elsewhere bool  // the first one has its seat in another line
+	reason    uint8 // of the first one's seat there
 }
 
 // Taken returns the number of seats.
@@ -82,6 +84,40 @@ func (l *Line[T]) First(key string) (first T, ok bool) {
 		return k.first, true
 	}
 	return first, false
+}
+
+// Leads returns for what reason the first holder of a key waits, or has waited, and whether it sleeps in this line.
+func (l *Line[T]) Leads(key string) (reason uint8, sleeps, ok bool) {
+	k := l.keys[key]
+	switch {
+	case k == nil:
+		return 0, false, false
+	case k.elsewhere: // the other line has its seat
+		return k.reason, false, true
+	}
+	seat := k.first.Seat()
+	return seat.Reason, seat.Until != 0, true
+}
+
+// Elsewhere notes for what reason a holder waits in another line that has its place in the order of its key here.
+func (l *Line[T]) Elsewhere(x T, reason uint8) {
+	if k := l.keys[x.Key()]; k != nil && k.first == x && k.elsewhere {
+		k.reason = reason
+	}
+}
+
+// Behind returns the parked holders behind one that is the first of its key.
+func (l *Line[T]) Behind(x T) (parked []T) {
+	k := l.keys[x.Key()]
+	if k == nil || k.first != x {
+		return nil
+	}
+	for _, y := range k.behind {
+		if y.Seat().Place == Parked {
+			parked = append(parked, y)
+		}
+	}
+	return parked
 }
 
 // Sit gives a holder the next seat, with the place Away. The holder queues behind earlier
@@ -282,6 +318,9 @@ func (l *Line[T]) Leave(x T) {
 // Lend frees a seat, but not the holder's place before others of its key: it takes a seat in another line.
 func (l *Line[T]) Lend(x T) {
 	l.Move(x, Away)
+	if k := l.keys[x.Key()]; k != nil && k.first == x {
+		k.elsewhere, k.reason = true, x.Seat().Reason
+	}
 	*x.Seat() = Seat{}
 	l.taken--
 }
@@ -295,7 +334,7 @@ func (l *Line[T]) Follow(x T) {
 		k.behind = append(k.behind, x)
 		return
 	}
-	l.keys[x.Key()] = &keyed[T]{first: x}
+	l.keys[x.Key()] = &keyed[T]{first: x, elsewhere: true}
 }
 
 // Return frees the place before others of the key. The next holder becomes the first.
@@ -310,7 +349,7 @@ func (l *Line[T]) Return(x T) {
 		var none T
 		k.first = k.behind[0]
 		k.behind[0] = none
-		k.behind = k.behind[1:]
+		k.behind, k.elsewhere = k.behind[1:], false
 		if seat := k.first.Seat(); seat.Place == Parked && seat.Until == 0 {
 			l.mayGo(k.first)
 		}
