@@ -306,9 +306,18 @@ func (m *machine) enter(w *worker, d *dispatch, s *Subscription, event *Event) (
 	if shut != nil {
 		d.goesTo(at)
 	} else {
-		d.leftFor(at)
+		m.leftFor(d, at)
 	}
 	return at, pass, shut
+}
+
+// leftFor notes that a delivery enters a door. If it has its seat at another one, it does not come there any more.
+func (m *machine) leftFor(d *dispatch, at *door) {
+	d.leftFor(at)
+	if from := d.seatDoor(); d.seat().Number != 0 && from != at {
+		from.away(d)
+		m.tend(from)
+	}
 }
 
 // ask asks the user's function for the destination of a delivery, under the watch.
@@ -384,7 +393,9 @@ func (o *door) visitorsLocked(b *Bus) {
 		return
 	}
 	if shut, until := o.whole.paused(b); shut {
-		o.tendAtLocked(b, b.time.Look(until))
+		if !until.IsZero() {
+			o.tendAtLocked(b, b.time.Look(until))
+		}
 		return
 	}
 	if o.wholeGate() != 0 {

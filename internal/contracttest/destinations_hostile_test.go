@@ -85,6 +85,60 @@ func TestD13_AnOrderToADestinationOfNone(t *testing.T) {
 	})
 }
 
+// After a pause of all, a slow destination does not hold up the others.
+func TestD13_SlowDestinationAfterAPauseOfAll(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open(eventbus.WithConcurrency(1000))
+		s := newShips()
+		sub := mustSubscribe(t, bus, "ship", eventbus.Typed(func(ctx context.Context, p shipment) error {
+			if p.To == "slow" {
+				time.Sleep(20 * time.Second)
+			}
+			return s.handle(ctx, p)
+		}), eventbus.Named("ships"), eventbus.PerDestination(byAddress))
+		start(t, bus)
+		require.NoError(t, sub.Pause())
+		for i := range 200 {
+			mustPublish(t, bus, "ship", shipment{"slow", i})
+		}
+		mustPublish(t, bus, "ship", shipment{"quick", 1})
+		time.Sleep(time.Second)
+		require.NoError(t, sub.Resume())
+		time.Sleep(10 * time.Second)
+		require.Len(t, s.at("quick"), 1)
+		require.NoError(t, bus.Drain(t.Context()))
+		shutdown(t, bus)
+	})
+}
+
+// A delivery that has left for its own destination does not keep the one where it waited from probing.
+func TestD13_AVisitorElsewhereBlocksNoProbe(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open(eventbus.WithRetry(retry(0, time.Second)))
+		s := newShips("dead")
+		mustSubscribe(t, bus, "ship", eventbus.Typed(func(ctx context.Context, p shipment) error {
+			if p.To == "slow" {
+				time.Sleep(10 * time.Minute)
+			}
+			return s.handle(ctx, p)
+		}), eventbus.Named("ships"), eventbus.PerDestination(byAddress), eventbus.Timeout(time.Hour))
+		start(t, bus)
+		for range 4 {
+			mustPublish(t, bus, "ship", shipment{"dead", -1})
+		}
+		time.Sleep(time.Second)
+		mustPublish(t, bus, "ship", shipment{"dead", 1}, eventbus.Key("k"))
+		mustPublish(t, bus, "ship", shipment{"slow", 2}, eventbus.Key("k"))
+		mustPublish(t, bus, "ship", shipment{"dead", 3})
+		time.Sleep(40 * time.Second) // 1 has probed and died, 2 is at the slow one
+		s.set("dead", nil)
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, []int{3}, s.at("dead"))
+		require.NoError(t, bus.Drain(t.Context()))
+		shutdown(t, bus)
+	})
+}
+
 // As TestD13_FollowersAreHeldAsTheFirstIs, of one line.
 func TestF6_FollowersOfASleeper(t *testing.T) {
 	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
