@@ -40,14 +40,6 @@ func (s *simulation) targets(eventType string) (subs []*simSub) {
 	return subs
 }
 
-// places is how many dispatches an event to these subscriptions is.
-func (s *simulation) places(to []*simSub) int {
-	if s.model.isolation {
-		return len(to)
-	}
-	return min(1, len(to))
-}
-
 // simPolicy is a retry policy, or what is set of one: R retries, B minus the base
 // delay, M most delay, X multiplier, E elapsed. The largest of each is merged.
 type simPolicy map[string]float64
@@ -74,7 +66,7 @@ func (s *simulation) merge(subs []*simSub) simPolicy {
 // wait for.
 func (s *simulation) refuses(p simPublication, inside bool, w *simWait) error {
 	m, to := s.model, s.targets(p.eventType)
-	need := min(s.places(to), s.capacity)
+	need := min(len(places(to)), s.capacity)
 	switch {
 	case m.cut || m.ending && !inside:
 		return eventbus.ErrShutdown
@@ -90,7 +82,7 @@ func (s *simulation) refuses(p simPublication, inside bool, w *simWait) error {
 // no longer waits.
 func (s *simulation) deadlocks(w *simWait, key string, to []*simSub) bool {
 	for ; w != nil && !w.gaveUp && w.of != nil; w = w.of.wait {
-		if w.of.place && w.of.event.key == key && (!s.model.isolation || slices.Contains(to, w.of.rest[0])) {
+		if w.of.place && w.of.event.key == key && slices.ContainsFunc(to, func(sub *simSub) bool { return sub.order() == w.of.rest[0].order() }) {
 			return true
 		}
 	}
@@ -158,7 +150,7 @@ func (s *simulation) published(p simPublication, id eventbus.EventID, err error,
 	}
 	s.owed += len(to)
 	if w != nil {
-		w.pending = max(1, s.places(to))
+		w.pending = max(1, len(places(to)))
 	}
 	s.model.publish(e, to, w)
 	return true

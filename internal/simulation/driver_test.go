@@ -32,6 +32,8 @@ type simulation struct {
 	jitter                eventbus.Jitter
 	concurrency, capacity int
 	started               bool
+	isolation             bool       // every subscription is isolated
+	mixed                 *rand.Rand // decides which are, or nil
 
 	steps     int
 	last      time.Duration // when the driver has looked last
@@ -104,6 +106,7 @@ type simRun struct {
 type simSub struct {
 	name, pattern string
 	number        int
+	isolated      bool
 	timeout       time.Duration
 	retry         simPolicy
 	jitter        eventbus.Jitter
@@ -260,7 +263,11 @@ func (s *simulation) setUp() {
 		"X": policy.BackoffMultiplier, "E": simBound(policy.MaxElapsed, 0),
 	}
 	m := &simModel{
-		isolation: s.chance(0.25), random: s.random, merge: s.merge, ended: map[eventbus.Outcome]int64{},
+		random: s.random, merge: s.merge, ended: map[eventbus.Outcome]int64{},
+	}
+	s.isolation = s.chance(0.25)
+	if mixed := rand.New(rand.NewPCG(s.seed, 22)); !s.isolation && mixed.IntN(3) == 0 { // so that the others stay as they are
+		s.mixed = mixed
 	}
 	s.model, s.failing, s.keyed = m, simPick(s, 0.1, 0.4, 0.6, 0.9), simPick(s, 0, 0, 0.3, 0.8)
 	s.concurrency = simPick(s, eventbus.DefaultConcurrency, eventbus.DefaultConcurrency, 1, 1, 3)
@@ -272,7 +279,7 @@ func (s *simulation) setUp() {
 	if s.capacity < eventbus.DefaultQueueCapacity {
 		options = append(options, eventbus.RefuseWhenFull())
 	}
-	if m.isolation {
+	if s.isolation {
 		options = append(options, eventbus.WithIsolation())
 	}
 	bus, err := eventbus.New(options...)
@@ -280,7 +287,7 @@ func (s *simulation) setUp() {
 	testhooks.SetGates(bus, s.gateRun, s.gateNext)
 	s.bus = bus
 	s.hookRecords()
-	s.logf("bus %+v, concurrency %d, capacity %d, isolation %v", policy, s.concurrency, s.capacity, m.isolation)
+	s.logf("bus %+v, concurrency %d, capacity %d, isolation %v, mixed %v", policy, s.concurrency, s.capacity, s.isolation, s.mixed != nil)
 	for range 1 + s.rng.IntN(4) {
 		s.subscribe()
 	}
@@ -391,6 +398,10 @@ func (s *simulation) newSubscription() (*simSub, []eventbus.SubscribeOption) {
 		}
 	}
 	options := []eventbus.SubscribeOption{eventbus.Named(sub.name), eventbus.Timeout(sub.timeout)}
+	if sub.isolated = s.isolation; s.mixed != nil && s.mixed.IntN(2) == 0 {
+		sub.isolated = true
+		options = append(options, eventbus.Isolated())
+	}
 	var retry []eventbus.RetryOption
 	override := func(field string, value float64, o eventbus.RetryOption) {
 		sub.retry[field] = value
@@ -460,7 +471,7 @@ func (s *simulation) subscribe() {
 	c := &sub.circuit
 	options = append(options, eventbus.Concurrency(eventbus.Unlimited)) // the model has no limits
 	made, err := s.bus.Subscribe(sub.pattern, s.handler(sub), options...)
-	s.logf("subscribe %s %q timeout %s, overrides %v, circuit %+v, %v", sub.name, sub.pattern, sub.timeout, sub.retry, c, err)
+	s.logf("subscribe %s %q isolated %v, timeout %s, overrides %v, circuit %+v, %v", sub.name, sub.pattern, sub.isolated, sub.timeout, sub.retry, c, err)
 	if s.model.ending {
 		simCheck(errors.Is(err, eventbus.ErrShutdown), "Subscribe: %v", err)
 		return

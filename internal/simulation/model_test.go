@@ -13,9 +13,8 @@ import (
 // goes on with, since that is the bus's to choose. All the rest follows, and at every
 // step what can be seen of the bus must be as it is here.
 type simModel struct {
-	isolation bool
-	merge     func([]*simSub) simPolicy      // of a dispatch to them
-	random    func(at time.Duration) float64 // what the bus draws at an instant
+	merge  func([]*simSub) simPolicy      // of a dispatch to them
+	random func(at time.Duration) float64 // what the bus draws at an instant
 
 	ending, drained, cut bool
 
@@ -66,8 +65,32 @@ func (m *simModel) in(states ...string) int64 {
 // behind reports whether a dispatch has to wait for one before it of its key.
 func (m *simModel) behind(d *simDispatch) bool {
 	return slices.ContainsFunc(m.open[:slices.Index(m.open, d)], func(x *simDispatch) bool {
-		return d.place && x.place && x.event.key == d.event.key && (!m.isolation || x.rest[0] == d.rest[0])
+		return d.place && x.place && x.event.key == d.event.key && x.rest[0].order() == d.rest[0].order()
 	})
+}
+
+// order is whose order by key a dispatch at the subscription has: its own if it is isolated, nil for that of all others.
+func (s *simSub) order() *simSub {
+	if s.isolated {
+		return s
+	}
+	return nil
+}
+
+// places is the subscriptions of each dispatch that an event to them is: of each isolated one, and of the others.
+func places(to []*simSub) (each [][]*simSub) {
+	coupled := -1
+	for _, sub := range to {
+		if !sub.isolated && coupled >= 0 {
+			each[coupled] = append(each[coupled], sub)
+			continue
+		}
+		if !sub.isolated {
+			coupled = len(each)
+		}
+		each = append(each, []*simSub{sub})
+	}
+	return each
 }
 
 // runnable reports whether a dispatch is queued and its key's turn has come.
@@ -112,15 +135,11 @@ func (m *simModel) publish(e *simEvent, to []*simSub, wait *simWait) {
 // enqueue makes an event into its dispatches, which take their keys' places.
 func (m *simModel) enqueue(d *simDispatch) {
 	var all []*simDispatch
-	n := len(d.rest)
-	if m.isolation {
-		n = 1
-	}
 	if d.event.order == 0 {
 		m.events++
 		d.event.order = m.events
 	}
-	for to := range slices.Chunk(d.rest, n) {
+	for _, to := range places(d.rest) {
 		one := *d
 		one.state, one.rest, one.policy, one.place, one.due = "queued", to, m.merge(to), d.event.key != "", 0
 		one.failures, one.handled = slices.Clip(d.failures), slices.Clip(d.handled)
