@@ -61,6 +61,10 @@ type destinations struct {
 	full   int64     // until when no destination is looked for that is idle
 	told   bool      // the log says that the common one is shared
 
+	sharing sync.Mutex // guards waiting; it comes after door.mu
+	waiting []*door    // of which a delivery waits until others use less of the subscription's share of the workers
+	waits   atomic.Int32
+
 	panics atomic.Bool // the log says that the user's function has panicked
 }
 
@@ -385,6 +389,48 @@ func (m *machine) tendAll(o *door) {
 			m.tend(each)
 		}
 	}
+}
+
+// shareFreed tends the doors of a subscription's destinations that wait for its share of the workers, until one uses what a call
+// has freed: the end of a call tends its own door only.
+func (m *machine) shareFreed(s *Subscription) {
+	if s.destinations == nil {
+		return
+	}
+	for o := s.destinations.nextForShare(); o != nil; o = s.destinations.nextForShare() {
+		if t := m.tends(o); t.released || t.shares {
+			return
+		}
+	}
+}
+
+// awaitShare notes that a door waits for the share.
+func (ds *destinations) awaitShare(o *door) {
+	ds.sharing.Lock()
+	defer ds.sharing.Unlock()
+	if o.waits.Swap(true) {
+		return
+	}
+	ds.waiting = append(ds.waiting, o)
+	ds.waits.Store(int32(len(ds.waiting)))
+}
+
+// nextForShare returns the door that has waited for the share the longest, or nil. It waits no longer.
+func (ds *destinations) nextForShare() *door {
+	if ds.waits.Load() == 0 {
+		return nil
+	}
+	ds.sharing.Lock()
+	defer ds.sharing.Unlock()
+	if len(ds.waiting) == 0 {
+		return nil
+	}
+	o := ds.waiting[0]
+	ds.waiting[0] = nil
+	ds.waiting = ds.waiting[1:]
+	ds.waits.Store(int32(len(ds.waiting)))
+	o.waits.Store(false)
+	return o
 }
 
 // visitors releases deliveries that have waited behind others of their keys, and go to their own destinations now.

@@ -200,6 +200,7 @@ func (m *machine) exit(d *dispatch, at *door, pass uint64, what outcome) {
 	if at.whole != nil {
 		m.tend(at.whole)
 	}
+	m.shareFreed(at.of)
 	m.leaveUnawaited()
 }
 

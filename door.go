@@ -38,6 +38,7 @@ type door struct {
 	made          int64                     // when it was made
 	pins          atomic.Int32              // uses of a destination's door by others than its deliveries
 	seats         atomic.Int32              // of the line
+	waits         atomic.Bool               // it is in destinations.waiting
 	lastDirective atomic.Pointer[Directive] // directed, for readers that do not wait for the store; nil for none
 	directed      Directive                 // the last one; operators.directing guards it
 
@@ -81,6 +82,9 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why *barrier) {
 	// tend found the limit reached, and no other call would release the line.
 	if why != nil || d.seat().Number != 0 {
 		b.machine.tend(o)
+	}
+	if why != nil {
+		b.machine.shareFreed(o.of)
 	}
 	return pass, why
 }
@@ -152,7 +156,12 @@ func (o *door) comesAfterLocked(d *dispatch) bool {
 // isLimited reports whether no call may begin beside others. While the bus has no free worker, a
 // subscription without Concurrency is limited to its share, so that others get workers too.
 func (o *door) isLimited(b *Bus, others int) bool {
-	return others >= int(o.limit) || b.registry.several.Load() && b.machine.pool.Spare() == 0 && o.beside(others) >= int(o.share)
+	return others >= int(o.limit) || b.machine.pool.Spare() == 0 && o.exceedsShare(b, others)
+}
+
+// exceedsShare reports whether a call beside others is beyond the subscription's share of the workers.
+func (o *door) exceedsShare(b *Bus, others int) bool {
+	return b.registry.several.Load() && o.beside(others) >= int(o.share)
 }
 
 // outcome is the outcome of a delivery for the circuit.
@@ -205,24 +214,16 @@ func (o *door) barred() *barrier {
 
 // tend releases as many deliveries of the line as may enter, oldest first, or the one to probe.
 //
-// Every function that lowers running, frees a seat, adds a delivery to the line, or changes the
+// Every function that lowers running (see also shareFreed), frees a seat, adds a delivery to the line, or changes the
 // gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.
-func (m *machine) tend(o *door) {
-	if o.circuit.Gate.Load()&circuit.Line == 0 {
-		return
-	}
-	became, asks := o.tend(m.Bus)
-	for _, d := range became {
-		if d.home != nil {
-			d.home.leads(m.Bus, d.dispatch, held)
-		}
-	}
-	if len(became) > 0 {
-		m.ledger.checkDrained()
-	}
-	if asks {
-		m.journal.asksForDoor(o)
-	}
+func (m *machine) tend(o *door) { m.tends(o) }
+
+// tended is what tend has done.
+type tended struct {
+	became   []leader // throttled deliveries that became held ones
+	asks     bool     // the store has others to claim
+	released bool     // a delivery goes
+	shares   bool     // the next one waits until other destinations use less of the subscription's share of the workers
 }
 
 // leader is a delivery that became held, and the door at which others of its key stay behind it, if that is another one.
@@ -231,8 +232,31 @@ type leader struct {
 	home *door
 }
 
-// tend returns the throttled deliveries that became held ones, and reports whether to claim others that the store has.
-func (o *door) tend(b *Bus) (became []leader, asks bool) {
+func (m *machine) tends(o *door) (t tended) {
+	if o.circuit.Gate.Load()&circuit.Line == 0 {
+		return t
+	}
+	t = o.tend(m.Bus)
+	if t.shares {
+		o.of.destinations.awaitShare(o)
+		again := o.tend(m.Bus) // the calls may have ended before
+		t = tended{became: append(t.became, again.became...), asks: t.asks || again.asks, released: t.released || again.released, shares: again.shares}
+	}
+	for _, d := range t.became {
+		if d.home != nil {
+			d.home.leads(m.Bus, d.dispatch, held)
+		}
+	}
+	if len(t.became) > 0 {
+		m.ledger.checkDrained()
+	}
+	if t.asks {
+		m.journal.asksForDoor(o)
+	}
+	return t
+}
+
+func (o *door) tend(b *Bus) (t tended) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := b.time.Nanos()
@@ -244,14 +268,16 @@ func (o *door) tend(b *Bus) (became []leader, asks bool) {
 	}
 	o.visitorsLocked(b)
 	if o.shutsForLongLocked(b) {
-		became = o.holdThrottledLocked(b)
+		t.became = o.holdThrottledLocked(b)
 	}
 	for {
 		gate := o.circuit.Gate.Load()
 		d, from := o.nextLocked(gate)
 		if d == nil || !o.releasesLocked(b, d, from) {
+			t.shares = d != nil && o.whole != nil && o.exceedsShare(b, int(o.running.Load())+o.line.Count(line.Coming))
 			break
 		}
+		t.released = true
 		o.line.Go(d)
 		o.chooseLocked(d, gate)
 		d.story.parked += time.Duration(max(now-d.seat().Since, 0))
@@ -259,7 +285,8 @@ func (o *door) tend(b *Bus) (became []leader, asks bool) {
 		b.machine.requeue(d)
 	}
 	o.countLocked(b)
-	return became, o.asksLocked()
+	t.asks = o.asksLocked()
+	return t
 }
 
 // holdThrottledLocked turns throttled deliveries into held ones when the door shuts, because
@@ -311,7 +338,7 @@ func (o *door) releasesLocked(b *Bus, next *dispatch, from int64) bool {
 	}
 	// Beyond its share, a delivery must find a spare worker when it runs. Otherwise it would be
 	// throttled again, and the worker that becomes free would release it again, without end.
-	return o.beside(a.others) < int(o.share) || !b.registry.several.Load() || coming == 0 && b.machine.pool.Spare() > 1
+	return !o.exceedsShare(b, a.others) || coming == 0 && b.machine.pool.Spare() > 1
 }
 
 // tendAtLocked sets the timer that tends the door.

@@ -187,6 +187,38 @@ func TestD13_LimitsApplyToEachDestination(t *testing.T) {
 	})
 }
 
+// While other destinations have the subscription's share of the workers, a destination is resumed, and another one may go on by its
+// rate. Both go on afterwards, although nothing runs there whose end would say so.
+func TestD13_DestinationsGoOnOnceTheShareIsFree(t *testing.T) {
+	for _, concurrency := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			bus, _ := startBus(t, eventbus.WithConcurrency(concurrency))
+			s := newShips()
+			sub := mustSubscribe(t, bus, "ship", eventbus.Typed(func(ctx context.Context, p shipment) error {
+				if p.To == "busy" {
+					time.Sleep(time.Second)
+				}
+				return s.handle(ctx, p)
+			}), eventbus.PerDestination(byAddress), eventbus.RateLimit(1, 2*time.Second, 1))
+			mustSubscribe(t, bus, "other", sleepFor(1100*time.Millisecond))
+			require.NoError(t, sub.Destination("paused").Pause())
+			mustPublish(t, bus, "ship", shipment{"paused", 1})
+			mustPublish(t, bus, "ship", shipment{"paced", 1})
+			mustPublish(t, bus, "ship", shipment{"paced", 2})
+			time.Sleep(1500 * time.Millisecond)
+			mustPublish(t, bus, "ship", shipment{"busy", 1})
+			mustPublish(t, bus, "other", 1) // takes the other worker
+			time.Sleep(100 * time.Millisecond)
+			require.NoError(t, sub.Destination("paused").Resume())
+			time.Sleep(time.Minute)
+			require.Len(t, s.at("busy"), 1)
+			require.Len(t, s.at("paced"), 2)
+			require.Len(t, s.at("paused"), 1)
+			shutdown(t, bus)
+		})
+	}
+}
+
 // A customer's quota: Throttle shuts the door of one destination, and RateLimit paces each.
 func TestD13_ThrottleAndRateOfOneDestination(t *testing.T) {
 	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
