@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,6 +19,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// assertOnlyLogs requires that stderr has nothing but what the buses have logged there: handlers fail on purpose.
+func assertOnlyLogs(t *testing.T, stderr string) {
+	t.Helper()
+	for line := range strings.Lines(stderr) {
+		require.Regexp(t, ` (WARN|ERROR) eventbus `, line)
+	}
+}
+
 func TestRun_RepairsEveryLetter(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "events.db")
 	for range 2 { // a second time over the same file
@@ -27,7 +36,7 @@ func TestRun_RepairsEveryLetter(t *testing.T) {
 		require.Contains(t, out.String(), "4 payments were replayed")
 		require.Contains(t, out.String(), "40 were replayed.")
 		require.Contains(t, out.String(), "OK: no dead letter is left")
-		require.Empty(t, errs.String())
+		assertOnlyLogs(t, errs.String())
 	}
 }
 
