@@ -136,7 +136,7 @@ func (o *door) nextLocked(gate uint64) (d *dispatch, from int64) {
 // admitsProbeLocked returns how many deliveries like an arrival the circuit admits. A new one, or one with a
 // seat that was not chosen, leaves the probe to the line.
 func (o *door) admitsProbeLocked(_ *Bus, a arrival) (most int, again int64) {
-	if !a.inLine && !a.chosen && o.has(circuit.Outage) && o.whenOpen == HoldWhenOpen && (a.seated || o.isTurnOfLineLocked()) {
+	if !a.inLine && !a.chosen && o.has(circuit.Outage) && o.terms().whenOpen == HoldWhenOpen && (a.seated || o.isTurnOfLineLocked()) {
 		return 0, math.MaxInt64
 	}
 	return o.circuit.Admits(a.now, a.fresh)

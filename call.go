@@ -52,11 +52,19 @@ type call struct {
 	cancellation atomic.Pointer[cancellation] // nil until first used
 	word         deadline.Word                // the attempt, and the state for which the worker and the watch compete
 	target       int32
+	heirs        uint32 // how many subscriptions have taken over that of the target, one after the other
 }
 
 var _ context.Context = (*call)(nil)
 
-func (c *call) subscription() *Subscription { return c.dispatch.to.subscriptions[c.target] }
+// subscription returns the subscription whose handler the call runs.
+func (c *call) subscription() *Subscription {
+	s := c.dispatch.to.subscriptions[c.target]
+	for range c.heirs {
+		s = s.heir.Load()
+	}
+	return s
+}
 
 func (c *call) bus() *Bus { return c.subscription().bus }
 
@@ -98,8 +106,12 @@ type result struct {
 func (c *call) invoke(m *machine, w *worker, s *Subscription, event *Event) (r result) {
 	// After the call is visible to the watch: cut sets halt.Cut before it stops the visible calls, so
 	// each call is stopped or does not start. From here on the call counts as running, and
-	// Unsubscribe and Pause do not wait for it.
-	if why := w.call.at.barred(); why != nil || m.stops(c.dispatch) {
+	// Unsubscribe, Detach and Pause do not wait for it.
+	why := w.call.at.barred()
+	if why == nil && s.heir.Load() != nil { // after barred: the heir is set before the door opens for it
+		why = detached
+	}
+	if why != nil || m.stops(c.dispatch) {
 		return result{withdrawn: true, shut: why}
 	}
 	returned := false
@@ -109,7 +121,7 @@ func (c *call) invoke(m *machine, w *worker, s *Subscription, event *Event) (r r
 		}
 	}()
 	if r.err = c.handle(s, event); r.err != nil && c.running() {
-		r.verdict = m.judgeInside(s, c.dispatch.to, r.err)
+		r.verdict = m.judgeInside(c.dispatch.to.subscriptions[c.target], c.dispatch.to, r.err)
 	}
 	returned = true
 	return r
@@ -464,7 +476,7 @@ func (m *machine) takeOver(c *call, err error) {
 func (m *machine) endedLate(w *worker, c *call, r result) {
 	w.lost = true
 	if m.abandoned.Remove(c) {
-		m.tendAll(&c.subscription().door)
+		m.tendAll(c.subscription().door)
 	}
 	c.subscription().counters.lateEnds.Add(1)
 	m.report.abandonedEnded(c, func() string {

@@ -219,7 +219,7 @@ func (op *operators) catalogNow() Catalog {
 		in := CatalogSubscription{
 			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly), Isolated: s.isolated,
 			Concurrency: s.concurrencyOption(), RateLimit: s.rateLimit, MaxThrottle: s.throttle, Timeout: s.timeout, LineCapacity: s.door.bound(),
-			WhenOpen: s.door.whenOpen, WhenFull: s.door.whenFull, Circuit: CircuitSettings(s.circuit), PerDestination: s.destinations != nil,
+			WhenOpen: s.door.terms().whenOpen, WhenFull: s.door.terms().whenFull, Circuit: CircuitSettings(s.circuit), PerDestination: s.destinations != nil,
 			Retry: own.RetryPolicy.clone(), Rules: own.rules.list(), OwnRules: own.rules != nil,
 		}
 		if in.Retry.RetryIf = nil; own.set != 0 {
@@ -235,7 +235,7 @@ func (s *Subscription) concurrencyOption() int {
 	switch {
 	case s.concurrency < math.MaxInt32:
 		return int(s.concurrency)
-	case s.door.share == math.MaxInt32:
+	case s.door.terms().share == math.MaxInt32:
 		return Unlimited
 	}
 	return 0
@@ -248,7 +248,7 @@ func (o *door) bound() int {
 	if o.spill.allowed {
 		return 0
 	}
-	return o.capacity
+	return o.terms().capacity
 }
 
 // underPresentNames returns the latest directive to each subscription under any of its names, as one to its
@@ -292,7 +292,8 @@ func (c *Catalog) Explain(eventType string) Plan {
 			continue
 		}
 		s := &Subscription{id: in.Subscription, pattern: in.Pattern, timeout: in.Timeout, isolated: in.Isolated || c.Isolated}
-		s.door.whenOpen = in.WhenOpen
+		s.door = new(door)
+		s.door.sets(terms{of: s, whenOpen: in.WhenOpen})
 		to.subscriptions = append(to.subscriptions, s)
 		to.retry.own = append(to.retry.own, in.settings())
 		described = append(described, in)

@@ -203,6 +203,9 @@ func (j *durable) countDivided(r *record, with ...*driver.Record) {
 
 // firstPosition returns the Record.Position of the first event of a subscription that succeeds another.
 func (s *Subscription) firstPosition() int64 {
+	if !s.succeeds {
+		return math.MaxInt64
+	}
 	return cmp.Or(s.since.Load(), math.MaxInt64)
 }
 

@@ -140,7 +140,7 @@ func (o *door) resumes(b *Bus, by *Directive) (report func()) {
 
 // fieldsOf returns the log fields of the subscription, or the destination, of a door.
 func fieldsOf(o *door) []zap.Field {
-	fields := []zap.Field{zap.String("subscription_id", o.of.id)}
+	fields := []zap.Field{zap.String("subscription_id", o.set.Load().of.id)}
 	if o.name != "" {
 		fields = append(fields, zap.String("destination", o.name))
 	}
@@ -194,6 +194,8 @@ func (s *Subscription) controllable(what string) error {
 	switch {
 	case s == nil || s.bus == nil:
 		return fmt.Errorf("%s: %w", what, ErrUninitialized)
+	case s.heir.Load() != nil:
+		return fmt.Errorf("%s: %w: %q was taken over by a later subscription; Bus.Subscription(%[3]q) has it", what, ErrNoSubscription, shorten(s.id))
 	case s.gone.Load() && s.handler != nil:
 		return fmt.Errorf("%s: %w: %q was unsubscribed", what, ErrNoSubscription, shorten(s.id))
 	case s.gone.Load():
@@ -261,7 +263,7 @@ func (m *machine) reportHung(o *door, shuts uint32) {
 		}
 		m.tendAll(o)
 		m.log.Warn("subscription hung: its deliveries are held until abandoned calls return, or Resume",
-			append(fieldsOf(o), zap.Int("abandoned", calls), zap.Duration("timeout", o.of.timeout))...)
+			append(fieldsOf(o), zap.Int("abandoned", calls), zap.Duration("timeout", o.of().timeout))...)
 	})
 }
 

@@ -43,12 +43,9 @@ const fullPatience = time.Second
 // the first of them took its seat, its home. The first of those that have waited there goes to its own destination, and has
 // its place at home all the same, until it has settled.
 type destinations struct {
-	of        *Subscription
-	ask       func(Event) string
-	circuit   circuit.Config
-	abandoned int32 // MaxAbandoned of each
-	rate      *RateSettings
-	homes     keys.Homes[*door]
+	own   *door // the subscription's
+	set   atomic.Pointer[destinationTerms]
+	homes keys.Homes[*door]
 
 	seats  atomic.Int64 // in all lines
 	shared atomic.Int64 // deliveries that went to the common destination because no other was free
@@ -68,24 +65,38 @@ type destinations struct {
 	panics atomic.Bool // the log says that the user's function has panicked
 }
 
-func newDestinations(s *Subscription, c *subscriptionConfig) *destinations {
-	return &destinations{
-		of: s, ask: c.destination, circuit: c.circuit, abandoned: c.maxAbandoned(), rate: c.rate, doors: make(map[string]*list.Element),
-	}
+// destinationTerms has what a subscription sets for each of its destinations.
+type destinationTerms struct {
+	ask       func(Event) string
+	circuit   circuit.Config
+	abandoned int32 // MaxAbandoned
+	rate      *RateSettings
+	limit     int32 // Concurrency
 }
 
-// divideByDestination gives a subscription that is being made destinations. Its own door has no limits but the bus's.
-func (s *Subscription) divideByDestination(c *subscriptionConfig) {
+func newDestinations(s *Subscription, c *subscriptionConfig) *destinations {
+	ds := &destinations{own: s.door, doors: make(map[string]*list.Element)}
+	ds.set.Store(&destinationTerms{ask: c.destination, circuit: c.circuit, abandoned: c.maxAbandoned(), rate: c.rate, limit: s.concurrency})
+	return ds
+}
+
+// of returns the subscription whose destinations they are now.
+func (ds *destinations) of() *Subscription { return ds.own.of() }
+
+// divideByDestination gives a subscription that is being made destinations. Its own door has no limits but the bus's: its
+// terms are t.
+func (s *Subscription) divideByDestination(c *subscriptionConfig, t terms) {
 	most := c.maxAbandoned()
 	if most < math.MaxInt32/abandonedTogether {
 		most *= abandonedTogether
 	} else {
 		most = math.MaxInt32
 	}
-	s.door.limit, s.door.share = math.MaxInt32, int32(min(max(s.bus.config.concurrency/2, 1), math.MaxInt32))
+	t.limit, t.share, t.rate = math.MaxInt32, int32(min(max(s.bus.config.concurrency/2, 1), math.MaxInt32)), nil
 	if c.limit == Unlimited {
-		s.door.share = math.MaxInt32
+		t.share = math.MaxInt32
 	}
+	s.door.sets(t)
 	s.door.hanging.Init(&s.door.circuit.Gate, most)
 	s.door.circuit.Init(circuit.Config{Disabled: true, Window: c.circuit.Window}, s.bus.time)
 	s.destinations = newDestinations(s, c)
@@ -93,7 +104,7 @@ func (s *Subscription) divideByDestination(c *subscriptionConfig) {
 
 // doors returns the subscription's own door, and those of its destinations.
 func (s *Subscription) doors() []*door {
-	all := []*door{&s.door}
+	all := []*door{s.door}
 	if s.destinations != nil {
 		all = append(all, s.destinations.all()...)
 	}
@@ -103,7 +114,7 @@ func (s *Subscription) doors() []*door {
 // doorTo returns the door of a destination, or the subscription's own for "" or without PerDestination.
 func (s *Subscription) doorTo(name string) *door {
 	if s.destinations == nil || name == "" {
-		return &s.door
+		return s.door
 	}
 	return s.destinations.door(name)
 }
@@ -173,8 +184,8 @@ func (ds *destinations) find(name string) *door {
 func (ds *destinations) door(name string) *door {
 	o, first := ds.get(name)
 	if first {
-		ds.of.bus.log.Warn("destinations share the common one: too many are in use",
-			zap.String("subscription_id", ds.of.id), zap.Int("destinations", MaxDestinations))
+		ds.of().bus.log.Warn("destinations share the common one: too many are in use",
+			zap.String("subscription_id", ds.of().id), zap.Int("destinations", MaxDestinations))
 	}
 	return o
 }
@@ -213,23 +224,34 @@ func (ds *destinations) pinned(name string) (o *door, unpin func()) {
 }
 
 func (ds *destinations) addLocked(name string) *door {
-	s := ds.of
-	o := &door{
-		of: s, name: name, whole: &s.door, made: s.bus.time.Nanos(), limit: s.concurrency, share: s.door.share,
-		capacity: s.door.capacity, whenOpen: s.door.whenOpen, whenFull: s.door.whenFull, ledger: s.door.ledger,
-	}
-	o.spill.allowed = s.door.spill.allowed
+	b, set := ds.of().bus, ds.set.Load()
+	o := &door{name: name, whole: ds.own, made: b.time.Nanos(), ledger: ds.own.ledger}
+	o.sets(ds.own.termsOfEach(set))
+	o.spill.allowed = ds.own.spills()
 	o.closed = ds.closed
-	o.hanging.Init(&o.circuit.Gate, ds.abandoned)
-	o.circuit.Init(ds.circuit, s.bus.time)
-	o.limitRate(ds.rate)
+	o.hanging.Init(&o.circuit.Gate, set.abandoned)
+	o.circuit.Init(set.circuit, b.time)
 	ds.doors[name] = ds.used.PushFront(o)
 	return o
 }
 
+// termsOfEach returns the terms of a destination at a subscription's own door.
+func (o *door) termsOfEach(set *destinationTerms) terms {
+	t := *o.terms()
+	t.limit, t.rate = set.limit, newRate(set.rate)
+	return t
+}
+
+// spills reports whether deliveries that find the line full stay in the store.
+func (o *door) spills() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.spill.allowed
+}
+
 // forgetLocked forgets the idle destination that was not used for the longest time. It reports whether there was one.
 func (ds *destinations) forgetLocked() bool {
-	now := ds.of.bus.time.Nanos()
+	now := ds.of().bus.time.Nanos()
 	if now < ds.full {
 		return false
 	}
@@ -244,6 +266,12 @@ func (ds *destinations) forgetLocked() bool {
 	return false
 }
 
+// hasFullRate reports whether the rate limit admits a whole burst.
+func (o *door) hasFullRate(now int64) bool {
+	rate := o.terms().rate
+	return rate == nil || rate.IsFull(now)
+}
+
 // forget reports whether the door is idle. Then it admits nothing any more.
 func (o *door) forget(now int64) bool {
 	o.mu.Lock()
@@ -256,7 +284,7 @@ func (o *door) forget(now int64) bool {
 		gate&(circuit.Ask&^circuit.Rated) != 0,
 		ordered != nil && (ordered.Pause || ordered.Trip),
 		!o.line.IsIdle(), o.spill.committing > 0,
-		o.rate != nil && !o.rate.IsFull(now), !o.circuit.IsIdle(now):
+		!o.hasFullRate(now), !o.circuit.IsIdle(now):
 		o.circuit.Gate.And(^uint64(circuit.Forgotten))
 		return false
 	}
@@ -284,7 +312,7 @@ func destinationName(given string) string {
 // enter asks for admission at the door of the next target: with PerDestination at the subscription's own, and then at the one
 // of the delivery's destination. If the user's function does not return, the worker is lost.
 func (m *machine) enter(w *worker, d *dispatch, s *Subscription, event *Event) (at *door, pass uint64, shut *barrier) {
-	at = &s.door
+	at = s.door
 	if s.destinations == nil {
 		pass, shut = at.enter(m.Bus, d)
 		return at, pass, shut
@@ -333,7 +361,7 @@ func (m *machine) ask(w *worker, d *dispatch, at *door, pass uint64, event *Even
 			m.handlerExited(w, c, nil)
 		}
 	}()
-	name = destinationName(at.of.destinations.answer(*event))
+	name = destinationName(at.of().destinations.answer(*event))
 	returned = true
 	if !c.word.End() {
 		m.endedLate(w, c, result{})
@@ -351,14 +379,14 @@ func (ds *destinations) answer(e Event) (name string) {
 			ds.panicked(p)
 		}
 	}()
-	return ds.ask(e)
+	return ds.set.Load().ask(e)
 }
 
 // panicked logs that the user's function has panicked, once.
 func (ds *destinations) panicked(p any) {
 	if !ds.panics.Swap(true) {
-		ds.of.bus.log.Error("PerDestination panicked: its events go to the common destination",
-			zap.String("subscription_id", ds.of.id), zap.String("panic", panicText(p)))
+		ds.of().bus.log.Error("PerDestination panicked: its events go to the common destination",
+			zap.String("subscription_id", ds.of().id), zap.String("panic", panicText(p)))
 	}
 }
 
@@ -384,8 +412,8 @@ func (o *door) holdsBack(d *dispatch) bool {
 // tendAll tends a door that has changed, and if it is a subscription's own, those of all destinations.
 func (m *machine) tendAll(o *door) {
 	m.tend(o)
-	if o.whole == nil && o.of.destinations != nil {
-		for _, each := range o.of.destinations.all() {
+	if o.whole == nil && o.of().destinations != nil {
+		for _, each := range o.of().destinations.all() {
 			m.tend(each)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/texts"
+	"github.com/surebus/eventbus/internal/timeline"
 )
 
 // operators has the directives to subscriptions, the audit of what operators do, and the catalog in which a tool finds the
@@ -260,7 +261,7 @@ func (op *operators) direct(s *Subscription, r request) error {
 
 // directLocked is direct for a caller that holds operators.directing.
 func (op *operators) directLocked(at *door, v *verb, r request) (report func(), err error) {
-	nothing, s := func() {}, at.of
+	nothing, s := func() {}, at.of()
 	same, err := op.namesOf(context.Background(), s.id)
 	if err != nil {
 		return nothing, err
@@ -309,23 +310,30 @@ func (at *door) obeyed(o Directive) (change circuit.Change) {
 	if at.lastDirective.Store(nil); o.Pause || o.Trip {
 		at.lastDirective.Store(&o)
 	}
-	now := at.of.bus.time.Now()
+	now := at.of().bus.time.Now()
 	switch {
 	case o.Pause: // it ends at once if Until has come
 		at.pause(o.Until)
 	case was.Pause:
 		at.resume()
 	}
-	if c := &at.circuit; !c.Config().Disabled {
-		since := max(now.UTC.Sub(o.At), 0) // not later than now if the clock was set back
-		switch left := c.Config().OpenFor - since; {
-		case o.Trip && !was.Trip && left > 0:
-			change = c.Trip(now.Nanos - int64(since))
-		case was.Trip && !o.Trip:
-			change = c.Reset(now.Nanos)
-		}
+	switch {
+	case o.Trip && !was.Trip:
+		change = at.trippedSince(now, o.At)
+	case was.Trip && !o.Trip && !at.circuit.Config().Disabled:
+		change = at.circuit.Reset(now.Nanos)
 	}
 	return change
+}
+
+// trippedSince opens the circuit for the rest of the time that it is open after it was tripped.
+func (o *door) trippedSince(now timeline.Instant, tripped time.Time) (change circuit.Change) {
+	c := &o.circuit
+	since := max(now.UTC.Sub(tripped), 0) // not later than now if the clock was set back
+	if c.Config().Disabled || since >= c.Config().OpenFor {
+		return change
+	}
+	return c.Trip(now.Nanos - int64(since))
 }
 
 // loadDirectives reads the directives. It ends with Shutdown too.
@@ -394,7 +402,7 @@ func (op *operators) obeyLocked() (report func()) {
 // called.
 func (s *Subscription) pinned(destination string) (at *door, unpin func()) {
 	if s.destinations == nil || destination == "" {
-		return &s.door, func() {}
+		return s.door, func() {}
 	}
 	return s.destinations.pinned(destination)
 }

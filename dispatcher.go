@@ -44,7 +44,7 @@ func (m *machine) run(w *worker, d *dispatch) {
 	m.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s, until := d.to.subscriptions[d.next], int64(0)
-		if m.stops(d) || m.wasUnloaded(&s.door, d) {
+		if m.stops(d) || m.wasUnloaded(s.door, d) {
 			m.withdraw(d)
 			return
 		}
@@ -54,7 +54,7 @@ func (m *machine) run(w *worker, d *dispatch) {
 		}
 		if shut == nil {
 			c := m.begin(w, d, at, pass)
-			r := c.invoke(m, w, s, &event)
+			r := c.invoke(m, w, c.subscription(), &event)
 			if !c.word.End() {
 				m.endedLate(w, c, r) // the watch abandoned it: a fresh worker owns d
 				return
@@ -109,6 +109,7 @@ func (m *machine) begin(w *worker, d *dispatch, at *door, pass uint64) *call {
 		c, w.calls = &w.calls[0], w.calls[1:]
 	}
 	c.dispatch, c.target, c.word = d, d.next, deadline.Begin(uint32(d.attempt))
+	_, c.heirs = d.to.subscriptions[d.next].latest()
 	now, exact := m.time.Recent()
 	w.call = callState{at: at, pass: pass, started: now.Nanos}
 	switch {
@@ -118,7 +119,7 @@ func (m *machine) begin(w *worker, d *dispatch, at *door, pass uint64) *call {
 		w.call.started, w.call.weight = m.time.Nanos(), latencySample
 	}
 	w.slot.Show(c)
-	if !m.time.Ticks() || at.of.timeout < 2*timeline.Tick {
+	if !m.time.Ticks() || c.subscription().timeout < 2*timeline.Tick {
 		m.watch.Arm(w.slot)
 	}
 	return c
@@ -138,7 +139,7 @@ func (m *machine) conclude(d *dispatch, ran *callState, r result) bool {
 		return false
 	}
 	if ran.weight > 0 {
-		ran.at.of.counters.latency.Observe(max(time.Duration(m.time.Nanos()-ran.started), 0), ran.weight)
+		ran.at.of().counters.latency.Observe(max(time.Duration(m.time.Nanos()-ran.started), 0), ran.weight)
 	}
 	m.exit(d, ran.at, ran.pass, succeeded)
 	return true
@@ -146,7 +147,7 @@ func (m *machine) conclude(d *dispatch, ran *callState, r result) bool {
 
 // fail records a failure, and retries the dispatch or dead-letters it.
 func (m *machine) fail(d *dispatch, ran *callState, r result) {
-	s := ran.at.of
+	s := d.to.subscriptions[d.next]
 	if r.verdict != nil && r.verdict.cutShort {
 		m.exit(d, ran.at, ran.pass, noOutcome)
 		m.withdraw(d)
@@ -200,7 +201,7 @@ func (m *machine) exit(d *dispatch, at *door, pass uint64, what outcome) {
 	if at.whole != nil {
 		m.tend(at.whole)
 	}
-	m.shareFreed(at.of)
+	m.shareFreed(at.of())
 	m.leaveUnawaited()
 }
 
@@ -320,7 +321,7 @@ func (m *machine) delayUntil(d *dispatch, due int64) {
 // dead-letters it. until is not 0 if it sleeps. If the dispatch has other deliveries, park splits this one off and returns
 // false. A parked delivery spends no attempt.
 func (m *machine) park(d *dispatch, at *door, why *barrier, until int64) (all bool) {
-	s, parked, waiter := at.of, d, d.waiter()
+	s, parked, waiter := at.of(), d, d.waiter()
 	switch {
 	case d.seat().Number != 0:
 		d.attempt--
@@ -392,7 +393,7 @@ func (m *machine) applyPark(d *dispatch) {
 		return
 	}
 	// From here on the line owns the delivery and may release it.
-	if how == throttled && (at.limit == math.MaxInt32 || at.whole != nil) {
+	if how == throttled && (at.terms().limit == math.MaxInt32 || at.whole != nil) {
 		m.shared.Store(at, nil)
 	}
 	m.tend(at)

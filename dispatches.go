@@ -46,6 +46,8 @@ const (
 	// ParkThrottled: a limit of concurrency or rate is reached, a handler has asked everyone to wait (Throttle), or an
 	// earlier delivery of the key is at the door. Of the deliveries that were held, at most 64 come at once: the others are throttled.
 	ParkThrottled ParkReason = "throttled"
+	// ParkDetached: the subscription is detached, and no other one of its name has taken it over (Detach).
+	ParkDetached ParkReason = "detached"
 	// ParkSnoozed: its handler has postponed it (Snooze), or the earlier delivery of its key.
 	ParkSnoozed ParkReason = "snoozed"
 	// ParkMissing: the subscription does not exist. Only a store has such dispatches.

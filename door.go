@@ -21,19 +21,13 @@ const releaseMost = 64
 // A parked delivery keeps its seat in the line until it has settled, also while it waits for a
 // retry.
 type door struct {
-	of       *Subscription
-	name     string // of the destination; "" for the subscription's own door
-	whole    *door  // for a destination, the subscription's door; otherwise nil
-	circuit  circuit.Circuit
-	hanging  circuit.Hanging
-	rate     *circuit.Rate // nil for none
-	running  atomic.Int32  // handler calls, except those abandoned or waiting in PublishAndWait
-	limit    int32         // limit of running; math.MaxInt32 for none
-	share    int32         // limit of running while the bus is full; math.MaxInt32 with Concurrency
-	capacity int           // of the line
-	whenOpen WhenOpen
-	whenFull WhenFull
-	ledger   *ledger
+	name    string                // of the destination; "" for the subscription's own door
+	whole   *door                 // for a destination, the subscription's door; otherwise nil
+	set     atomic.Pointer[terms] // what the subscription sets
+	circuit circuit.Circuit
+	hanging circuit.Hanging
+	running atomic.Int32 // handler calls, except those abandoned or waiting in PublishAndWait
+	ledger  *ledger
 
 	made          int64                     // when it was made
 	pins          atomic.Int32              // uses of a destination's door by others than its deliveries
@@ -55,6 +49,22 @@ type door struct {
 	chosenIn    uint64            // the circuit's generation in which candidate was chosen
 }
 
+// terms has what a subscription sets at its door. Another one that takes the door over sets others.
+type terms struct {
+	of       *Subscription
+	rate     *circuit.Rate // nil for none
+	limit    int32         // limit of running; math.MaxInt32 for none
+	share    int32         // limit of running while the bus is full; math.MaxInt32 with Concurrency
+	capacity int           // of the line
+	whenOpen WhenOpen
+	whenFull WhenFull
+}
+
+func (o *door) terms() *terms { return o.set.Load() }
+
+// of returns the subscription whose door it is now.
+func (o *door) of() *Subscription { return o.terms().of }
+
 // enter requests admission for a delivery. Call it immediately before the handler runs: an attempt
 // must take no permit of a subscription that it does not reach.
 //
@@ -63,12 +73,12 @@ type door struct {
 func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why *barrier) {
 	n, all := o.begin()
 	pass = o.circuit.Gate.Load()
-	if n <= o.limit && (all <= o.share || b.machine.pool.Spare() > 0) {
+	if set := o.terms(); n <= set.limit && (all <= set.share || b.machine.pool.Spare() > 0) {
 		switch (pass | o.wholeGate()) & circuit.Ask {
 		case 0:
 			return pass, nil
 		case circuit.Rated:
-			if o.rate.TryTake(b.time.Nanos()) {
+			if set.rate.TryTake(b.time.Nanos()) {
 				return pass, nil
 			}
 		}
@@ -84,7 +94,7 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why *barrier) {
 		b.machine.tend(o)
 	}
 	if why != nil {
-		b.machine.shareFreed(o.of)
+		b.machine.shareFreed(o.of())
 	}
 	return pass, why
 }
@@ -133,7 +143,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why *barrier, change circu
 	if why, _, _ = o.refusesLocked(b, a); why != nil {
 		return o.circuit.Gate.Load(), why, change
 	}
-	if o.rate != nil && !o.rate.TryTake(a.now) { // one that has not asked was quicker
+	if rate := o.terms().rate; rate != nil && !rate.TryTake(a.now) { // one that has not asked was quicker
 		return o.circuit.Gate.Load(), rated, change
 	}
 	pass, admits, change := o.circuit.Enter(a.now, a.fresh)
@@ -156,12 +166,12 @@ func (o *door) comesAfterLocked(d *dispatch) bool {
 // isLimited reports whether no call may begin beside others. While the bus has no free worker, a
 // subscription without Concurrency is limited to its share, so that others get workers too.
 func (o *door) isLimited(b *Bus, others int) bool {
-	return others >= int(o.limit) || b.machine.pool.Spare() == 0 && o.exceedsShare(b, others)
+	return others >= int(o.terms().limit) || b.machine.pool.Spare() == 0 && o.exceedsShare(b, others)
 }
 
 // exceedsShare reports whether a call beside others is beyond the subscription's share of the workers.
 func (o *door) exceedsShare(b *Bus, others int) bool {
-	return b.registry.several.Load() && o.beside(others) >= int(o.share)
+	return b.registry.several.Load() && o.beside(others) >= int(o.terms().share)
 }
 
 // outcome is the outcome of a delivery for the circuit.
@@ -200,12 +210,14 @@ func (o *door) exit(b *Bus, d *dispatch, pass uint64, what outcome) (change circ
 	return change
 }
 
-// barred returns why a call must not start, although its delivery was admitted, or nil: after Unsubscribe and Pause
+// barred returns why a call must not start, although its delivery was admitted, or nil: after Unsubscribe, Detach and Pause
 // have returned, no call begins. The other barriers do not promise that.
 func (o *door) barred() *barrier {
 	switch gate := o.circuit.Gate.Load() | o.wholeGate(); {
 	case gate&circuit.Removed != 0:
 		return removed
+	case gate&circuit.Detached != 0:
+		return detached
 	case gate&circuit.Paused != 0:
 		return paused
 	}
@@ -238,7 +250,7 @@ func (m *machine) tends(o *door) (t tended) {
 	}
 	t = o.tend(m.Bus)
 	if t.shares {
-		o.of.destinations.awaitShare(o)
+		o.of().destinations.awaitShare(o)
 		again := o.tend(m.Bus) // the calls may have ended before
 		t = tended{became: append(t.became, again.became...), asks: t.asks || again.asks, released: t.released || again.released, shares: again.shares}
 	}
@@ -308,7 +320,7 @@ func (o *door) holdLocked(b *Bus, all []*dispatch) (became []leader) {
 	}
 	o.countLocked(b)
 	for _, d := range became {
-		d.unawait(o.of)
+		d.unawait(o.of())
 	}
 	return became
 }
@@ -397,9 +409,9 @@ func (o *door) countLocked(b *Bus) {
 	o.reported = parked
 	if o.whole != nil {
 		seats := int32(o.line.Taken())
-		o.of.destinations.seats.Add(int64(seats - o.seats.Swap(seats)))
+		o.of().destinations.seats.Add(int64(seats - o.seats.Swap(seats)))
 	}
-	full := o.line.Taken() >= o.capacity && !o.spill.allowed && o.whenFull == WaitWhenFull && o.whole == nil && o.closed == "" && publishWaits(parked)
+	full := o.line.Taken() >= o.terms().capacity && !o.spill.allowed && o.terms().whenFull == WaitWhenFull && o.whole == nil && o.closed == "" && publishWaits(parked)
 	switch {
 	case full && o.room == nil:
 		o.room = make(chan struct{})

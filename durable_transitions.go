@@ -276,8 +276,8 @@ func (j *durable) applyPark(c *change) {
 	}
 	at.spilled() // before a restart, which begins to count anew, can find the memory empty
 	j.unload(d)
-	if at.of.gone.Load() { // it has dead-lettered those that the store had
-		j.feeder.askNames(at.of.names()...)
+	if at.of().gone.Load() { // it has dead-lettered those that the store had
+		j.feeder.askNames(at.of().names()...)
 	}
 	j.machine.tend(at)
 }
@@ -304,7 +304,7 @@ func (j *durable) unload(d *dispatch) {
 	}
 	j.ledger.stored.Add(1)
 	if d.seat().Number != 0 {
-		j.machine.noteUnloaded(&d.seatedAt().door, d)
+		j.machine.noteUnloaded(d.seatedAt().door, d)
 	}
 	j.machine.leaveSeat(d)
 	j.ledger.checkDrained()
@@ -332,7 +332,7 @@ func (j *durable) detains(d *dispatch) bool {
 
 func (j *durable) callEnded() { j.unloadAll() }
 
-func (j *durable) asksForDoor(o *door) { j.feeder.askDoor(place{o.of.id, o.name}) }
+func (j *durable) asksForDoor(o *door) { j.feeder.askDoor(place{o.of().id, o.name}) }
 
 // passed records it in a long attempt. It does not wait for the store: the next change of the dispatch is behind this one.
 func (j *durable) passed(on *worker, d *dispatch) {

@@ -328,7 +328,7 @@ func (r *registry) targetsOfIncoming(of *record) (to *targets, missing bool) {
 		if !ok {
 			s, missing = r.absent(name), true
 		}
-		if !slices.Contains(to.subscriptions, s) {
+		if !slices.ContainsFunc(to.subscriptions, func(other *Subscription) bool { return other.door == s.door }) {
 			to.subscriptions = append(to.subscriptions, s)
 		}
 	}

@@ -101,7 +101,7 @@ func explain(to *targets, isolated bool) Plan {
 			Overrides:    all.ownOf(s).settings.texts(),
 			Rules:        rules.list(),
 			RulesOrigin:  rules.origin(rulesOf),
-			WhenOpen:     s.door.whenOpen,
+			WhenOpen:     s.door.terms().whenOpen,
 			Isolated:     s.isolated,
 		})
 	}

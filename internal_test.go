@@ -56,7 +56,8 @@ func TestD11_ARefusedDeliveryReleasesTheLine(t *testing.T) {
 // A delivery may reach the store while a claim that cannot see it yet is in progress. Then the door
 // asks again: it must not let later deliveries in meanwhile.
 func TestD5_AClaimMissesADeliveryThatIsNotCommitted(t *testing.T) {
-	o := &door{capacity: 10, of: &Subscription{}}
+	o := &door{}
+	o.sets(terms{capacity: 10, of: &Subscription{}})
 	o.recover()
 	o.roomToClaim(10)
 	require.False(t, o.claimEnded(false))

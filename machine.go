@@ -97,7 +97,7 @@ func (m *machine) leaveUnawaited() {
 func (m *machine) lend(at *door) {
 	at.end()
 	m.tend(at)
-	m.shareFreed(at.of)
+	m.shareFreed(at.of())
 }
 
 // leftKey is a key of which a shutdown has left a dispatch to the store.

@@ -127,6 +127,8 @@ type SubscriptionMetrics struct {
 	ThrottledUntil time.Time `json:"throttled_until,omitzero"`
 	Abandoned      int       `json:"abandoned"` // calls that were abandoned after the last Resume, and run
 	Hung           bool      `json:"hung"`      // they hold the deliveries: see MaxAbandoned
+	// Detached is set between Detach and the Subscribe that takes the subscription over.
+	Detached bool `json:"detached"`
 	// Directive is the directive that is in force, or the last one, with who and why. With a store, a
 	// Resume or Reset of another process leaves none. It is nil if there was none.
 	Directive *Directive `json:"directive,omitempty"`
@@ -283,7 +285,7 @@ func (b *Bus) Metrics() Metrics {
 }
 
 func (s *Subscription) metrics() SubscriptionMetrics {
-	own, c := s.door.metrics(), &s.counters
+	own, c := s.door.metrics(), s.counters
 	m := SubscriptionMetrics{
 		Subscription:   s.id,
 		Pattern:        s.Pattern(),
@@ -306,16 +308,17 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 		ThrottledUntil: own.ThrottledUntil,
 		Abandoned:      own.Abandoned,
 		Hung:           own.Hung,
+		Detached:       s.Detached(),
 		Directive:      own.Directive,
 		Latency:        Latency(c.latency.Summary()),
 		Options: SubscriptionOptions{
 			Timeout:        s.timeout,
 			Concurrency:    Unlimited,
-			LineCapacity:   s.door.capacity,
+			LineCapacity:   s.door.terms().capacity,
 			RateLimit:      s.rateLimit,
 			MaxThrottle:    s.throttle,
-			WhenOpen:       s.door.whenOpen,
-			WhenFull:       s.door.whenFull,
+			WhenOpen:       s.door.terms().whenOpen,
+			WhenFull:       s.door.terms().whenFull,
 			PerDestination: s.destinations != nil,
 		},
 	}
@@ -333,7 +336,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 
 // metrics returns those of a destination, or of a subscription's own door, without a name.
 func (o *door) metrics() DestinationMetrics {
-	b := o.of.bus
+	b := o.of().bus
 	state, opens := o.circuitState()
 	line := o.parked()
 	m := DestinationMetrics{

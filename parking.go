@@ -97,6 +97,12 @@ var (
 		},
 	}
 
+	// detached: its subscription has left it to another one of its name.
+	detached = &barrier{
+		name:  ParkDetached,
+		shuts: func(o *door, _ *Bus) (bool, int64) { return o.has(circuit.Detached), math.MaxInt64 },
+	}
+
 	paused = &barrier{
 		name: ParkPaused,
 		shuts: func(o *door, b *Bus) (bool, int64) {
@@ -123,7 +129,7 @@ var (
 		shuts:  func(o *door, _ *Bus) (bool, int64) { return o.has(circuit.Outage), math.MaxInt64 },
 		admits: (*door).admitsProbeLocked,
 		ends: func(o *door) (Outcome, Reason) {
-			switch o.whenOpen {
+			switch o.terms().whenOpen {
 			case DropWhenOpen:
 				return Dropped, ""
 			case DeadLetterWhenOpen:
@@ -149,13 +155,14 @@ var (
 	rated = &barrier{
 		name: ParkThrottled, as: throttled,
 		admits: func(o *door, _ *Bus, a arrival) (int, int64) {
-			switch {
-			case o.rate == nil:
+			switch rate := o.terms().rate; {
+			case rate == nil:
 				return math.MaxInt, 0
 			case a.seated && !a.inLine: // it has a place among those that come
-				return o.rate.Ready(a.now, 0)
+				return rate.Ready(a.now, 0)
+			default:
+				return rate.Ready(a.now, o.line.Count(line.Coming))
 			}
-			return o.rate.Ready(a.now, o.line.Count(line.Coming))
 		},
 	}
 
@@ -179,7 +186,7 @@ var (
 
 // barriers lists all reasons not to admit a delivery. A door refuses a delivery for the first that applies,
 // which gives the name and the outcome: what an operator has paused is held, and not dropped by DropWhenOpen.
-var barriers = [...]*barrier{forgotten, removed, behindKey, paused, hung, outage, slowed, rated, behindLine, limited}
+var barriers = [...]*barrier{forgotten, removed, behindKey, detached, paused, hung, outage, slowed, rated, behindLine, limited}
 
 // unless returns the result of admits for a barrier that admits all deliveries or none.
 func unless(refuses bool) (most int, again int64) {
@@ -274,13 +281,22 @@ func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) 
 	}
 }
 
-// limitRate sets the rate limit of a new door.
-func (o *door) limitRate(c *RateSettings) {
+// newRate returns a rate limit, or nil for none.
+func newRate(c *RateSettings) *circuit.Rate {
 	if c == nil {
-		return
+		return nil
 	}
-	o.rate = circuit.NewRate(c.Calls, c.Per, c.Burst)
-	o.circuit.Gate.Or(circuit.Rated)
+	return circuit.NewRate(c.Calls, c.Per, c.Burst)
+}
+
+// sets sets the terms of a door. The caller holds the lock, or the door is new.
+func (o *door) sets(t terms) {
+	o.set.Store(&t)
+	if t.rate != nil {
+		o.circuit.Gate.Or(circuit.Rated)
+	} else {
+		o.circuit.Gate.And(^uint64(circuit.Rated))
+	}
 }
 
 // slow keeps all deliveries out until a point on the timeline, for one that has asked for that. It reports whether none had.
@@ -295,7 +311,7 @@ func (o *door) quicken(b *Bus) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.has(circuit.Slowed) {
-		o.slowdown.Ended(&o.circuit.Gate, b.time.Nanos(), int(o.limit))
+		o.slowdown.Ended(&o.circuit.Gate, b.time.Nanos(), int(o.terms().limit))
 	}
 }
 
@@ -329,7 +345,7 @@ func (m *machine) postpone(d *dispatch, at *door, pass uint64, r *result) (as *b
 	default:
 		as = slowed
 		// Before exit, which would take this call for one that lets more run.
-		if delay := min(v.throttle.delay, at.of.throttle); at.slow(timeline.Later(now, delay)) {
+		if delay := min(v.throttle.delay, at.of().throttle); at.slow(timeline.Later(now, delay)) {
 			m.report.throttled(d, at, delay, v.text)
 		}
 	}

@@ -270,7 +270,7 @@ func (in *intake) awaitLines(ctx context.Context, to *targets) error {
 		if room == nil {
 			continue
 		}
-		full := &FullError{Bound: BoundLine, Subscription: s.id, Most: int64(s.door.capacity)}
+		full := &FullError{Bound: BoundLine, Subscription: s.id, Most: int64(s.door.terms().capacity)}
 		if in.config.refuse {
 			return full
 		}

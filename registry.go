@@ -48,8 +48,11 @@ func newRegistry(c *config, stored bool, absent func(name string) *Subscription,
 }
 
 // add adds a subscription, whose id is its name or "". obeys makes it obey the latest directive to it, without a lock, and
-// returns false if it has: another one may have come meanwhile.
-func (r *registry) add(s *Subscription, pattern *route.Pattern, latest func() Directive, obeys func(Directive)) error {
+// returns false if it has: another one may have come meanwhile. inherits makes it take over a detached one.
+func (r *registry) add(
+	s *Subscription, pattern *route.Pattern, latest func() Directive, obeys func(Directive),
+	inherits func(from *Subscription) (opens func(), err error),
+) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for o := latest(); o != s.door.directed; o = latest() {
@@ -65,10 +68,16 @@ func (r *registry) add(s *Subscription, pattern *route.Pattern, latest func() Di
 	if s.named {
 		taken = append([]string{s.id}, taken...)
 	}
-	for i, name := range taken {
-		if _, ok := r.all.Find(name); ok || slices.Contains(taken[:i], name) {
-			return fmt.Errorf("%w: %q; choose another, or unsubscribe the first", ErrDuplicateName, name)
+	from, err := r.detachedLocked(taken)
+	if err != nil {
+		return err
+	}
+	opens := func() {}
+	if from != nil {
+		if opens, err = inherits(from); err != nil {
+			return err
 		}
+		r.all.Remove(from.number)
 	}
 	for mark := "#"; !s.named; mark += "#" { // the number stays: no later subscription has it
 		s.id = fmt.Sprintf("%s%s%d", s.pattern, mark, s.number)
@@ -78,15 +87,47 @@ func (r *registry) add(s *Subscription, pattern *route.Pattern, latest func() Di
 	}
 	for _, name := range taken { // what the store has for an ended one is dead-lettered all the same
 		delete(r.missing, name)
-		s.succeeds = s.succeeds || r.removed[name] != nil
-	}
-	if s.succeeds {
-		r.succeeding.Add(1)
+		if !s.succeeds && r.removed[name] != nil {
+			s.succeeds, s.since = true, new(atomic.Int64)
+			r.succeeding.Add(1)
+		}
 	}
 	r.all.Add(s)
 	r.several.Store(r.all.Len() > 1)
 	s.place = r.routes.Add(pattern, s)
+	if from != nil { // after Add: each event finds one of the two
+		parsed, _ := route.Parse(from.pattern)
+		r.routes.Remove(parsed, from.place)
+	}
+	opens()
 	return nil
+}
+
+// detachedLocked returns the detached subscription that has some of the names, or nil if they are free.
+func (r *registry) detachedLocked(names []string) (from *Subscription, err error) {
+	for i, name := range names {
+		other, ok := r.all.Find(name)
+		switch {
+		case slices.Contains(names[:i], name), ok && !other.detached.Load():
+			return nil, fmt.Errorf("%w: %q; choose another, or unsubscribe or detach the first", ErrDuplicateName, name)
+		case ok && from != nil && other != from:
+			return nil, fmt.Errorf("%w: %q and %q are two detached subscriptions; take over one, or unsubscribe the other", ErrDuplicateName, from.id, other.id)
+		case ok:
+			from = other
+		}
+	}
+	return from, nil
+}
+
+// ifPresent calls do if the bus has the subscription, and reports whether it has. Nothing can take it over meanwhile.
+func (r *registry) ifPresent(s *Subscription, do func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.gone.Load() {
+		return false
+	}
+	do()
+	return true
 }
 
 // remove removes a subscription that ends. With a store, it dead-letters its deliveries there.
@@ -272,7 +313,7 @@ func (r *registry) targetsOfRecord(of *record) (to *targets, missing []int) {
 	r.mu.Unlock()
 	to.retry = r.retryInForce(to.subscriptions)
 	if of.State == driver.Scheduled { // its copies do not exist yet
-		r.isolate(to, slices.ContainsFunc(to.subscriptions, func(s *Subscription) bool { return !s.Exists() }))
+		r.isolate(to, slices.ContainsFunc(to.subscriptions, (*Subscription).hasEnded))
 	}
 	return to, missing
 }
@@ -306,6 +347,13 @@ func (r *registry) nearestPattern(eventType string) (nearest string) {
 }
 
 func (r *registry) newTargets(eventType string, subscriptions []*Subscription) *targets {
+	// One that was just taken over, and the one that has taken it over, are the same.
+	if slices.ContainsFunc(subscriptions, func(s *Subscription) bool { return s.heir.Load() != nil }) {
+		subscriptions = slices.DeleteFunc(slices.Clone(subscriptions), func(s *Subscription) bool {
+			now, heirs := s.latest()
+			return heirs > 0 && slices.Contains(subscriptions, now)
+		})
+	}
 	to := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions}
 	r.complete(to)
 	return to

@@ -294,7 +294,7 @@ func (r *reporter) observeCircuit(at *door, change circuit.Change) {
 		if o.CircuitChanged == nil {
 			return nil
 		}
-		told := CircuitChange{Subscription: at.of.id, Destination: at.name, From: CircuitState(change.From), To: CircuitState(change.To), At: r.time.Now().UTC}
+		told := CircuitChange{Subscription: at.set.Load().of.id, Destination: at.name, From: CircuitState(change.From), To: CircuitState(change.To), At: r.time.Now().UTC}
 		return func() { o.CircuitChanged(told) }
 	})
 }
@@ -426,7 +426,7 @@ func (r *reporter) circuitChanged(at *door, change circuit.Change) {
 		)...)
 	}
 	if at.whole != nil && change.To == circuit.Open {
-		at.of.destinations.opens.Add(1)
+		at.set.Load().of.destinations.opens.Add(1)
 	}
 	r.observeCircuit(at, change)
 }

@@ -36,7 +36,7 @@ func (d *dispatch) seatDoor() *door {
 	if d.story != nil && d.story.detours != nil && d.story.detours.at != nil {
 		return d.story.detours.at
 	}
-	return &d.seatedAt().door
+	return d.seatedAt().door
 }
 
 // sit gives a delivery a seat, so that later deliveries of its key queue behind it. If the line is
@@ -48,7 +48,7 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 	seated := d.seat().Number != 0
 	how := o.parksLocked(b, d, why)
 	o.arrivedLocked(d)
-	if o.of.destinations != nil && !seated { // also if only the store keeps it
+	if o.of().destinations != nil && !seated { // also if only the store keeps it
 		d.ensureDetours().at = o
 	}
 	full := o.isFullLocked()
@@ -64,9 +64,9 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 		o.spillLocked(d, how)
 		return nil, true, ""
 	case !full || d.isClaimed():
-	case o.whenFull == DropNewestWhenFull:
+	case o.terms().whenFull == DropNewestWhenFull:
 		return d, false, ""
-	case o.whenFull == DropOldestWhenFull:
+	case o.terms().whenFull == DropOldestWhenFull:
 		oldest, ok := o.line.Oldest()
 		if !ok { // all are inside or on their way
 			return d, false, ""
@@ -74,7 +74,7 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 		o.line.Drop(oldest)
 		o.countLocked(b) // before the victim settles: see unsettled
 		victim = oldest
-	case o.whenFull == DeadLetterWhenFull, !parkingRules[how].publishWaits, d.inside && o.line.Taken()/2 >= o.capacity,
+	case o.terms().whenFull == DeadLetterWhenFull, !parkingRules[how].publishWaits, d.inside && o.line.Taken()/2 >= o.terms().capacity,
 		o.whole != nil: // a publisher does not know the destination
 		return nil, false, ReasonOverflow
 	}
@@ -97,7 +97,7 @@ func (o *door) holdBehindLocked(b *Bus, first *dispatch, how parking) {
 
 // isFullLocked reports whether the line has as many deliveries as memory keeps.
 func (o *door) isFullLocked() bool {
-	return o.line.Taken() >= o.capacity || o.whole != nil && o.spill.allowed && o.of.destinations.isFull()
+	return o.line.Taken() >= o.terms().capacity || o.whole != nil && o.spill.allowed && o.of().destinations.isFull()
 }
 
 // parksLocked returns how a delivery is parked that a barrier has refused: as the one that it comes behind,
@@ -159,7 +159,7 @@ func (o *door) release(b *Bus, d *dispatch) {
 // sit gives a delivery a seat at the door that has refused it: see door.sit. If it has its place in a key's order at another
 // door, it keeps that too.
 func (m *machine) sit(d *dispatch, at *door, why *barrier) (victim *dispatch, spills bool, refused Reason) {
-	ds := at.of.destinations
+	ds := at.of().destinations
 	if ds == nil {
 		return at.sit(m.Bus, d, why)
 	}
@@ -212,7 +212,7 @@ func (o *door) follow(d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.line.Follow(d)
-	o.of.destinations.homes.Keep(d.key, o)
+	o.of().destinations.homes.Keep(d.key, o)
 	d.ensureDetours().home = o
 }
 
@@ -258,7 +258,7 @@ func (m *machine) trim(ds *destinations) {
 
 // isFull reports whether the lines have more deliveries than memory keeps of a subscription.
 func (ds *destinations) isFull() bool {
-	return ds.seats.Load() > linesInMemory*int64(ds.of.door.capacity)
+	return ds.seats.Load() > linesInMemory*int64(ds.own.terms().capacity)
 }
 
 // shorten removes the delivery that a full line does not keep, or returns nil. drops is set if it is dropped.
@@ -269,7 +269,7 @@ func (o *door) shorten(b *Bus) (victim *dispatch, drops bool) {
 		return nil, false // sit leaves them to the store
 	}
 	find := o.line.Newest
-	if o.whenFull == DropOldestWhenFull {
+	if o.terms().whenFull == DropOldestWhenFull {
 		find = o.line.Oldest
 	}
 	victim, ok := find()
@@ -278,7 +278,7 @@ func (o *door) shorten(b *Bus) (victim *dispatch, drops bool) {
 	}
 	o.line.Drop(victim)
 	o.countLocked(b) // before the victim settles: see unsettled
-	return victim, o.whenFull == DropOldestWhenFull || o.whenFull == DropNewestWhenFull
+	return victim, o.terms().whenFull == DropOldestWhenFull || o.terms().whenFull == DropNewestWhenFull
 }
 
 // home returns the door at which later deliveries of the key stay behind it, if that is not the one of its seat.

@@ -47,7 +47,7 @@ func (s *spill) begin() { s.onDisk, s.asked = true, true }
 // asksLocked reports whether the feeder must claim deliveries now.
 func (o *door) asksLocked() bool {
 	s := &o.spill
-	if !s.onDisk || s.asked || o.closed != "" || o.line.Taken()+s.inbound > o.capacity/2 {
+	if !s.onDisk || s.asked || o.closed != "" || o.line.Taken()+s.inbound > o.terms().capacity/2 {
 		return false
 	}
 	s.asked = true
@@ -66,7 +66,7 @@ func (o *door) roomToClaim(most int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spill.again = o.spill.committing > 0 // the claim may miss those
-	return max(1, min(most, o.capacity-o.line.Taken()-o.spill.inbound))
+	return max(1, min(most, o.terms().capacity-o.line.Taken()-o.spill.inbound))
 }
 
 // claimEnded ends a claim. more is set if the store has others. It reports whether to tend the door,
@@ -100,7 +100,7 @@ func (o *door) comes(d *dispatch) {
 	}
 	o.spill.coming[d.key]++
 	o.spill.inbound++
-	if o.whole != nil && (o.line.Taken()+o.spill.inbound > o.capacity || o.of.destinations.isFull()) {
+	if o.whole != nil && (o.line.Taken()+o.spill.inbound > o.terms().capacity || o.of().destinations.isFull()) {
 		// The feeder claims for all destinations at first. The store may have more of this one: they stay there until it asks.
 		o.spill.onDisk, o.spill.again = true, true
 	}
@@ -169,21 +169,21 @@ func (o *door) forgetSpill() {
 
 // isHomeLocked notes that later deliveries of the key wait here.
 func (o *door) isHomeLocked(d *dispatch) {
-	if ds := o.of.destinations; ds != nil && d.key != "" {
+	if ds := o.of().destinations; ds != nil && d.key != "" {
 		ds.homes.Keep(d.key, o)
 	}
 }
 
 // isHomeNoMoreLocked notes that a delivery of the key has left, which may have been the last.
 func (o *door) isHomeNoMoreLocked(key string) {
-	if ds := o.of.destinations; ds != nil && key != "" && !o.spill.onDisk && !o.isHomeOfLocked(key) {
+	if ds := o.of().destinations; ds != nil && key != "" && !o.spill.onDisk && !o.isHomeOfLocked(key) {
 		ds.homes.Leave(key, o)
 	}
 }
 
 // sweepHomesLocked is isHomeNoMoreLocked for all keys, when the store has nothing for the door any more.
 func (o *door) sweepHomesLocked() {
-	if ds := o.of.destinations; ds != nil {
+	if ds := o.of().destinations; ds != nil {
 		ds.homes.LeaveAll(o, o.isHomeOfLocked)
 	}
 }

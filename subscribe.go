@@ -32,20 +32,23 @@ type Subscription struct {
 	throttle     time.Duration  // MaxThrottle
 	rateLimit    *RateSettings  // nil for none; fixed
 	retry        atomic.Pointer[retrySettings]
-	door         door
+	door         *door
 	destinations *destinations // nil without PerDestination
 	concurrency  int32         // limit of running at the door, or at that of each destination; math.MaxInt32 for none
 	gate         *keyGate      // if it is isolated
 	isolated     bool
 	formerly     []string
-	counters     subscriptionCounters
+	counters     *subscriptionCounters
 	madeAt       [1]uintptr  // the caller of Subscribe
 	slow         atomic.Bool // the log has an entry about a slow call
 	place        *route.Place[*Subscription]
 	gone         atomic.Bool
+	detached     atomic.Bool
+	heir         atomic.Pointer[Subscription] // the one that has taken it over, see Detach
+	inherited    []func()                     // what Subscribe does and reports after it has taken over another one
 
-	succeeds bool         // another one had one of its names, until Unsubscribe
-	since    atomic.Int64 // Record.Position of its first event, if it succeeds; 0 before
+	succeeds bool          // another one had one of its names, until Unsubscribe
+	since    *atomic.Int64 // Record.Position of its first event, if it succeeds; 0 before
 }
 
 // Subscribe registers a handler for the events that match a pattern and are published from now on.
@@ -98,6 +101,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	}
 	s := &Subscription{
 		bus:       b,
+		counters:  new(subscriptionCounters),
 		pattern:   parsed.String(),
 		handler:   handler,
 		timeout:   c.timeout,
@@ -107,18 +111,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		named:     c.named,
 		formerly:  c.formerly,
 	}
-	s.door.of = s
-	s.concurrency, s.door.share = c.limits(b.config)
-	s.door.limit = s.concurrency
-	s.door.capacity, s.door.whenOpen, s.door.whenFull, s.door.ledger = cmp.Or(c.line, DefaultLineCapacity), c.whenOpen, c.whenFull, &b.ledger
-	s.circuit = c.circuit
-	if c.destination != nil {
-		s.divideByDestination(c)
-	} else {
-		s.door.hanging.Init(&s.door.circuit.Gate, c.maxAbandoned())
-		s.door.circuit.Init(c.circuit, b.time)
-		s.door.limitRate(c.rate)
-	}
+	s.makeDoor(c)
 	s.retry.Store(c.ownRetry())
 	if s.isolated = c.isolated || b.config.isolation; s.isolated {
 		s.gate = keys.New[*dispatch](1)
@@ -127,12 +120,31 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	defer b.journal.comes(s, c.line == 0 && c.whenFull == WaitWhenFull)()
 	latest := func() Directive { return b.operators.directiveOf(s.names(), "") }
 	b.operators.obeyDestinations(s)
-	err = b.registry.add(s, parsed, latest, func(o Directive) { b.report.circuitChanged(&s.door, s.door.obeyed(o)) })
+	err = b.registry.add(s, parsed, latest, func(o Directive) { b.report.circuitChanged(s.door, s.door.obeyed(o)) }, s.inherit)
 	if err != nil {
 		return nil, err
 	}
+	for _, report := range s.inherited {
+		report()
+	}
 	b.report.doubtful(s.id, c.doubts(b.config))
 	return s, nil
+}
+
+// makeDoor gives a subscription that is being made its door.
+func (s *Subscription) makeDoor(c *subscriptionConfig) {
+	b := s.bus
+	t := terms{of: s, capacity: cmp.Or(c.line, DefaultLineCapacity), whenOpen: c.whenOpen, whenFull: c.whenFull, rate: newRate(c.rate)}
+	t.limit, t.share = c.limits(b.config)
+	s.concurrency, s.circuit = t.limit, c.circuit
+	s.door = &door{ledger: &b.ledger}
+	if c.destination != nil {
+		s.divideByDestination(c, t)
+		return
+	}
+	s.door.sets(t)
+	s.door.hanging.Init(&s.door.circuit.Gate, c.maxAbandoned())
+	s.door.circuit.Init(c.circuit, b.time)
 }
 
 // ID returns the subscription's name, or its pattern and number if it has none: "order.*#3".
@@ -215,7 +227,7 @@ func (t *targets) hasIsolated() bool {
 
 // takePlace reports whether the dispatches of an event take a place in the order by key of a subscription, or in the bus's for nil.
 func (t *targets) takePlace(at *Subscription) bool {
-	return slices.ContainsFunc(t.subscriptions, func(s *Subscription) bool { return s == at || at == nil && !s.isolated })
+	return slices.ContainsFunc(t.subscriptions, func(s *Subscription) bool { return at != nil && s.door == at.door || at == nil && !s.isolated })
 }
 
 // policy returns the merged policy. The first failure computes it, from immutable settings.
@@ -249,8 +261,9 @@ func (t *targets) recordedAt(i int) []string {
 
 // absent returns a subscription for a name that the bus does not have. It receives nothing.
 func (b *Bus) absent(name string) *Subscription {
-	s := &Subscription{bus: b, id: name, named: true, isolated: b.config.isolation}
-	s.door.of, s.door.ledger = s, &b.ledger
+	s := &Subscription{bus: b, id: name, named: true, isolated: b.config.isolation, counters: new(subscriptionCounters)}
+	s.door = &door{ledger: &b.ledger}
+	s.door.sets(terms{of: s})
 	s.door.circuit.Init(b.config.circuit, b.time)
 	s.door.hanging.Init(&s.door.circuit.Gate, math.MaxInt32)
 	s.retry.Store(&noRetry)

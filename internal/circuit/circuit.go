@@ -45,12 +45,14 @@ const (
 	Slowed                 // a handler has asked everyone to wait: see Slowdown
 	Rated                  // the subscription has a rate limit
 	Removed                // the subscription has ended
+	Detached               // it waits for another one that takes it over
+	Single                 // it takes one event and ends
 	Forgotten              // it is the door of a destination that is being forgotten
 	Line                   // seats of the line are taken, or the store may have deliveries: see endLineLocked
 	Generation             // the lowest bit of the generation
 
-	Ask   = Generation - 1          // any of the bits before it needs the slow path
-	Whole = Paused | Hung | Removed // in a subscription's gate, these shut the doors of all its destinations
+	Ask   = Generation - 1                     // any of the bits before it needs the slow path
+	Whole = Paused | Hung | Removed | Detached // in a subscription's gate, these shut the doors of all its destinations
 )
 
 // errNoOutcome is passed to gobreaker for a probe that ended without an outcome.
@@ -67,7 +69,7 @@ var errFailure = errors.New("failure")
 // result of every probe exactly once. Its clock, its counts and its callbacks, which run under its
 // lock, are not used.
 type Circuit struct {
-	config   Config
+	config   atomic.Pointer[Config] // of Init, or of the last Renew
 	timeline *timeline.Timeline
 	Gate     atomic.Uint64
 
@@ -87,9 +89,26 @@ type Circuit struct {
 
 // Init prepares a new circuit.
 func (c *Circuit) Init(config Config, t *timeline.Timeline) {
-	c.config, c.timeline = config, t
+	c.config.Store(&config)
+	c.timeline = t
 	c.Gate.Add(Generation) // an option may have set bits
 	c.window.Init(config.Window, t.Nanos())
+}
+
+// Renew closes the circuit, with an empty window and another configuration. It ignores the outcomes of
+// running handlers.
+func (c *Circuit) Renew(config Config, now int64) Change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.stateLocked()
+	c.config.Store(&config)
+	c.newest, c.failed, c.aliveUntil = false, 0, 0
+	c.window.Renew(config.Window, now)
+	c.closeLocked(now)
+	if was == Disabled || config.Disabled {
+		return Change{}
+	}
+	return Change{was, Closed}
 }
 
 // Change is a change of state, to be reported when no lock is held.
@@ -197,7 +216,7 @@ func (c *Circuit) Reset(now int64) Change {
 // counts once.
 func (c *Circuit) Succeeded(pass uint64, now int64, was window.Mark) Change {
 	quiet := was == 0 && pass&Outage == 0 && pass == c.Gate.Load() && c.window.Quiet(now)
-	if quiet || c.config.Disabled {
+	if quiet || c.Config().Disabled {
 		c.window.Succeed()
 		return Change{}
 	}
@@ -207,7 +226,7 @@ func (c *Circuit) Succeeded(pass uint64, now int64, was window.Mark) Change {
 
 // Failed records a failure, and returns its place in the window.
 func (c *Circuit) Failed(pass uint64, now int64, was window.Mark) (window.Mark, Change) {
-	if c.config.Disabled {
+	if c.Config().Disabled {
 		return 0, Change{}
 	}
 	return c.record(pass, now, was, errFailure)
@@ -241,7 +260,7 @@ func (c *Circuit) record(pass uint64, now int64, was window.Mark, outcome error)
 		is = c.window.Fail()
 	}
 	failures, events := c.window.Counts()
-	if failures > 0 && events >= uint64(c.config.MinEvents) && float64(failures) > c.config.FailureRatio*float64(events) {
+	if failures > 0 && events >= uint64(c.Config().MinEvents) && float64(failures) > c.Config().FailureRatio*float64(events) {
 		change = c.tripLocked(c.timeline.Nanos()) // now may be a tick old
 	}
 	return is, change
@@ -251,7 +270,7 @@ func (c *Circuit) record(pass uint64, now int64, was window.Mark, outcome error)
 // what fails: a fresh delivery may probe at once.
 func (c *Circuit) tripLocked(now int64) Change {
 	probed := now < c.aliveUntil
-	alive := probed || c.window.SucceededSince(now-int64(c.config.OpenFor))
+	alive := probed || c.window.SucceededSince(now-int64(c.Config().OpenFor))
 	change := c.openLocked(now)
 	if alive {
 		c.freshFrom = now
@@ -276,7 +295,7 @@ func (c *Circuit) openLocked(now int64) Change {
 }
 
 func (c *Circuit) beginOutageLocked(now int64) {
-	c.openUntil = timeline.Later(now, c.config.OpenFor)
+	c.openUntil = timeline.Later(now, c.Config().OpenFor)
 	c.freshFrom = c.openUntil
 	c.halfOpen, c.probe = false, nil
 	c.opened++
@@ -293,7 +312,7 @@ func (c *Circuit) probedLocked(now int64, outcome error) Change {
 		return Change{}
 	case outcome == nil:
 		c.closeLocked(now)
-		c.aliveUntil, c.failed = timeline.Later(c.timeline.Nanos(), c.config.OpenFor), 0 // now may be a tick old
+		c.aliveUntil, c.failed = timeline.Later(c.timeline.Nanos(), c.Config().OpenFor), 0 // now may be a tick old
 		return Change{HalfOpen, Closed}
 	default:
 		c.nextTurnLocked()
@@ -331,7 +350,7 @@ func (c *Circuit) State() (State, uint64) {
 
 func (c *Circuit) stateLocked() State {
 	switch {
-	case c.config.Disabled:
+	case c.Config().Disabled:
 		return Disabled
 	case c.breaker == nil:
 		return Closed
@@ -348,11 +367,11 @@ func (c *Circuit) IsIdle(now int64) bool {
 	defer c.mu.Unlock()
 	c.window.Advance(now)
 	_, outcomes := c.window.Counts()
-	return c.breaker == nil && (outcomes == 0 || c.config.Disabled)
+	return c.breaker == nil && (outcomes == 0 || c.Config().Disabled)
 }
 
 // Successes returns the number of successes ever counted.
 func (c *Circuit) Successes() uint64 { return c.window.Successes() }
 
-// Config returns what Init has received. Do not change it.
-func (c *Circuit) Config() *Config { return &c.config }
+// Config returns the configuration. Do not change it.
+func (c *Circuit) Config() *Config { return c.config.Load() }

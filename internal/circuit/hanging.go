@@ -9,17 +9,33 @@ import (
 // gate.
 type Hanging struct {
 	gate *atomic.Uint64
-	most int32
 
 	mu    sync.Mutex // guards the following
-	calls int32      // of this era
-	shuts uint32     // times that they have shut the gate
-	lasts bool       // they have shut it for long
-	era   uint32     // Forgive begins a new one: it admits deliveries as if those that hang had returned
+	most  int32
+	calls int32  // of this era
+	shuts uint32 // times that they have shut the gate
+	lasts bool   // they have shut it for long
+	era   uint32 // Forgive begins a new one: it admits deliveries as if those that hang had returned
 }
 
 // Init prepares the count for a gate, which most calls shut.
 func (h *Hanging) Init(gate *atomic.Uint64, most int32) { h.gate, h.most = gate, most }
+
+// Limit sets how many calls shut the gate. It does not shut an open one: the next abandoned call does.
+func (h *Hanging) Limit(most int32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.most = most; h.calls < most {
+		h.openLocked()
+	}
+}
+
+// Most returns how many calls shut the gate.
+func (h *Hanging) Most() int32 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.most
+}
 
 // Add counts an abandoned call. If that shuts the gate, shuts is how often that has happened, from 1.
 func (h *Hanging) Add() (era, shuts uint32) {

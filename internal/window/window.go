@@ -44,6 +44,15 @@ func (w *Window) Init(length time.Duration, now int64) {
 	w.quietUntil.Store(w.youngestEnds())
 }
 
+// Renew empties the window, gives it another length and moves its end to a time.
+func (w *Window) Renew(length time.Duration, now int64) {
+	last := w.youngest + w.marks
+	w.step = int64(length) / Steps
+	w.youngest = w.stepAt(now)
+	w.marks = last - w.youngest // Clear leaves all earlier marks behind
+	w.Clear(now)
+}
+
 // Successes returns the number of successes ever counted.
 func (w *Window) Successes() uint64 { return w.successes.Load() }
 

@@ -1,0 +1,181 @@
+package eventbus
+
+import (
+	"fmt"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/surebus/eventbus/internal/circuit"
+)
+
+// Detach stops the subscription and leaves what it has to another one of its name, as the end of a process would with a
+// store. After Detach has returned, no call of the handler begins. It does not wait for running calls. The subscription goes
+// on matching: its deliveries, and the retries of running calls, are held. PublishAndWait does not wait for them and names
+// the subscription (ErrHeld). In memory, a full line treats further ones by WhenFull, by default as dead letters with the
+// reason overflow. With a store they stay there.
+//
+// Subscribe with the name, by Named or Formerly, takes the subscription over: its line, the order of each key, the limits
+// that running calls fill, and what operators have ordered. The held deliveries resume, oldest first, with the new handler and its options. Its circuit begins
+// closed. Events that were published before keep their retry policy. The new subscription must have Isolated and
+// PerDestination if the detached one had them, or else not; Subscribe returns an *OptionError otherwise. This handle has
+// ended then.
+//
+// Unsubscribe and Shutdown treat a detached subscription as any other. Detach is not recorded: with a store, the next
+// process decides by its own subscriptions. Further calls do nothing.
+//
+// Errors: ErrNoSubscription after Unsubscribe, and after another subscription has taken over; ErrNoHandlers.
+func (s *Subscription) Detach() error {
+	if err := s.controllable("Detach"); err != nil {
+		return err
+	}
+	if s.bus.config.tool {
+		return fmt.Errorf("Detach(%s): %w", s.id, ErrNoHandlers)
+	}
+	b := s.bus
+	first := false
+	here := b.registry.ifPresent(s, func() {
+		if first = !s.detached.Swap(true); first {
+			s.detachDoors(b.registry.stored)
+		}
+	})
+	if !here {
+		return s.controllable("Detach")
+	}
+	if first {
+		b.log.Info("subscription detached", zap.String("subscription_id", s.id))
+		b.machine.tendAll(s.door)
+		b.operators.cataloged.changed()
+	}
+	return nil
+}
+
+// Detached reports whether Detach was called, and no other subscription has taken over since.
+func (s *Subscription) Detached() bool { return s != nil && s.detached.Load() && !s.gone.Load() }
+
+// detachDoors shuts the doors. With a store, deliveries that find a line full stay there.
+func (s *Subscription) detachDoors(stored bool) {
+	s.door.circuit.Gate.Or(circuit.Detached)
+	if stored {
+		s.door.spillsAll(s.bus) // first: new destinations do as it does
+		for _, o := range s.doors() {
+			o.spillsAll(s.bus)
+		}
+	}
+}
+
+// spillsAll makes deliveries that find the line full stay in the store.
+func (o *door) spillsAll(b *Bus) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spill.allowed = true
+	o.countLocked(b)
+}
+
+// latest returns the subscription that has taken this one over, or itself, and how many have, one after the other.
+func (s *Subscription) latest() (now *Subscription, heirs uint32) {
+	for now = s; ; heirs++ {
+		heir := now.heir.Load()
+		if heir == nil {
+			return now, heirs
+		}
+		now = heir
+	}
+}
+
+// hasEnded reports whether the subscription has ended, and no other one has taken it over.
+func (s *Subscription) hasEnded() bool {
+	now, _ := s.latest()
+	return !now.Exists()
+}
+
+// inherit makes a subscription that is being made take over a detached one: it shares its doors, its places in the order of
+// keys and its counters. The doors stay shut until opens is called.
+func (s *Subscription) inherit(from *Subscription) (opens func(), err error) {
+	differs := func(option string, has bool) error {
+		value := "without"
+		if has {
+			value = "with"
+		}
+		return &OptionError{Option: option, Value: value, Reason: fmt.Sprintf(
+			"differs from %q, which is detached: take it over with the same, or unsubscribe it first", shorten(from.id))}
+	}
+	switch {
+	case s.isolated != from.isolated:
+		return nil, differs("Isolated", s.isolated)
+	case (s.destinations != nil) != (from.destinations != nil):
+		return nil, differs("PerDestination", s.destinations != nil)
+	case from.gone.Swap(true): // Unsubscribe was first
+		return nil, fmt.Errorf("%w: %q is being unsubscribed", ErrDuplicateName, from.id)
+	}
+	made := s.door
+	report := func(at *door, change circuit.Change) {
+		s.inherited = append(s.inherited, func() {
+			s.bus.report.circuitChanged(at, change)
+			s.bus.machine.tend(at)
+		})
+	}
+	report(from.door, from.door.renew(made, nil))
+	if s.destinations != nil {
+		from.destinations.renew(s.destinations, made, report)
+	}
+	s.door, s.destinations, s.gate, s.counters, s.since = from.door, from.destinations, from.gate, from.counters, from.since
+	s.succeeds = from.succeeds
+	for _, name := range from.names() {
+		if name != s.id && !slices.Contains(s.formerly, name) {
+			s.formerly = append(slices.Clip(s.formerly), name)
+		}
+	}
+	from.heir.Store(s)
+	return func() { s.door.circuit.Gate.And(^uint64(circuit.Detached)) }, nil
+}
+
+// renew gives the door the terms, the circuit and the limits of one that was made for the subscription that takes it over. each
+// has the terms of a destination.
+func (o *door) renew(made *door, each *destinationTerms) (change circuit.Change) {
+	t, config, abandoned := *made.terms(), *made.circuit.Config(), made.hanging.Most()
+	if each != nil {
+		t, config, abandoned = made.termsOfEach(each), each.circuit, each.abandoned
+	}
+	spill := made.spilling()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	b, was := t.of.bus, o.terms()
+	if x, y := was.of.rateLimit, t.of.rateLimit; x != nil && y != nil && *x == *y {
+		t.rate = was.rate
+	}
+	o.sets(t)
+	o.hanging.Limit(abandoned)
+	now := b.time.Now()
+	change = o.circuit.Renew(config, now.Nanos)
+	if last := o.lastDirective.Load(); last != nil && last.Trip { // as after a restart
+		change.To = max(change.To, o.trippedSince(now, last.At).To)
+	}
+	o.spill.allowed = spill.allowed
+	if o.whole == nil && spill.onDisk { // the store may have deliveries under its other names
+		o.spill.begin()
+		o.spill.again = true
+		o.circuit.Gate.Or(circuit.Line)
+	}
+	o.countLocked(b)
+	return change
+}
+
+// spilling returns what a door that was made has of spills.
+func (o *door) spilling() spill {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.spill
+}
+
+// renew gives the destinations the terms of those that were made for the subscription that takes them over, and its own door.
+func (ds *destinations) renew(made *destinations, own *door, report func(*door, circuit.Change)) {
+	ds.mu.Lock()
+	defer ds.mu.Unlock()
+	set := made.set.Load()
+	ds.set.Store(set)
+	for e := ds.used.Front(); e != nil; e = e.Next() {
+		o := e.Value.(*door)
+		report(o, o.renew(own, set))
+	}
+}
