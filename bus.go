@@ -73,6 +73,7 @@ func New(opts ...Option) (*Bus, error) {
 	b.lifecycle, b.operators, b.intake, b.views = newLifecycle(b), newOperators(b), newIntake(b), &views{b}
 	b.registry = newRegistry(c, c.store != nil, b.absent, b.operators.cataloged.changed)
 	b.machine, b.durable = newMachine(b), &durable{Bus: b}
+	b.machine.ended = (*Subscription).Unsubscribe
 	if c.store == nil {
 		b.kept = newLetterQueue(c.deadLetters, b.ids, b.time, b.report.letterEvicted)
 		b.letters, b.audits = b.kept, newRecentAudits()

@@ -71,6 +71,8 @@ type CatalogSubscription struct {
 	Formerly       []string `json:"formerly,omitempty"`
 	Isolated       bool     `json:"isolated,omitempty"` // by Isolated or WithIsolation
 	PerDestination bool     `json:"per_destination,omitempty"`
+	Once           bool     `json:"once,omitempty"`
+	Detached       bool     `json:"detached,omitempty"` // Detach was called
 	// Concurrency is that of the option: Unlimited, or 0 for the default.
 	Concurrency int           `json:"concurrency,omitempty"`
 	RateLimit   *RateSettings `json:"rate_limit,omitempty"`
@@ -219,6 +221,7 @@ func (op *operators) catalogNow() Catalog {
 		in := CatalogSubscription{
 			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly), Isolated: s.isolated,
 			Concurrency: s.concurrencyOption(), RateLimit: s.rateLimit, MaxThrottle: s.throttle, Timeout: s.timeout, LineCapacity: s.door.bound(),
+			Once: s.door.terms().single, Detached: s.Detached(),
 			WhenOpen: s.door.terms().whenOpen, WhenFull: s.door.terms().whenFull, Circuit: CircuitSettings(s.circuit), PerDestination: s.destinations != nil,
 			Retry: own.RetryPolicy.clone(), Rules: own.rules.list(), OwnRules: own.rules != nil,
 		}

@@ -72,6 +72,43 @@ func (o *door) spillsAll(b *Bus) {
 	o.countLocked(b)
 }
 
+// Once makes the subscription take one event and leave, as if it was unsubscribed then. The event is the first that is
+// admitted to the handler; it keeps its retries, and the subscription leaves when the handler has succeeded or the event has
+// become a dead letter. All other deliveries are dropped, without dead letters: those that come meanwhile, and what the
+// subscription has when it leaves, also in a store. Ledger.Dropped counts them.
+//
+// Nothing records that a subscription has taken its event: in another process, it takes one again. After a crash that may
+// be the same event. Once and PerDestination contradict each other.
+func Once() SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) { c.single = true })
+}
+
+// takeLocked notes the event that a subscription with Once takes.
+func (o *door) takeLocked(d *dispatch) {
+	if o.terms().single {
+		o.taken = d.id
+	}
+}
+
+// isSpentLocked reports whether a subscription with Once has taken another event.
+func (o *door) isSpentLocked(d *dispatch) bool {
+	return o.terms().single && !o.taken.IsZero() && o.taken != d.id
+}
+
+// took reports whether it is the event that a subscription with Once has taken.
+func (o *door) took(d *dispatch) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.terms().single && o.taken == d.id
+}
+
+// leaves ends a subscription with Once whose event has settled there.
+func (m *machine) leaves(at *door, d *dispatch) {
+	if at.terms().single && at.took(d) {
+		m.ended(at.of())
+	}
+}
+
 // latest returns the subscription that has taken this one over, or itself, and how many have, one after the other.
 func (s *Subscription) latest() (now *Subscription, heirs uint32) {
 	for now = s; ; heirs++ {

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/deadline"
 	"github.com/surebus/eventbus/internal/timeline"
 )
@@ -197,6 +198,9 @@ func (m *machine) exit(d *dispatch, at *door, pass uint64, what outcome) {
 		d.passed()
 	}
 	m.report.circuitChanged(at, change)
+	if what == succeeded && pass&circuit.Single != 0 {
+		m.leaves(at, d)
+	}
 	m.tend(at)
 	if at.whole != nil {
 		m.tend(at.whole)
@@ -428,8 +432,12 @@ func (m *machine) requeue(all ...*dispatch) {
 // bury ends a dispatch at its next target with a dead letter. With ReasonShutdown, a store gets it
 // back instead.
 func (m *machine) bury(d *dispatch, reason Reason) {
-	if reason == ReasonShutdown {
+	switch {
+	case reason == ReasonShutdown:
 		m.journal.cutShort(d)
+		return
+	case reason == ReasonUnsubscribed && d.to.subscriptions[d.next].door.terms().drops:
+		m.settle(d, Dropped)
 		return
 	}
 	m.journal.settle(d, DeadLettered, m.letter(d, reason))
@@ -465,6 +473,11 @@ func (m *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 		m.died(d, l)
 	case Unrouted:
 		m.report.unrouted(d, m.registry.nearestPattern)
+	}
+	if outcome != Handled { // otherwise it has left in exit
+		for _, s := range d.to.subscriptions {
+			m.leaves(s.door, d)
+		}
 	}
 	waiter := d.waiter()
 	last := waiter != nil && waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)

@@ -40,6 +40,7 @@ type door struct {
 	slowdown    circuit.Slowdown
 	spill       spill
 	line        line.Line[*dispatch]
+	taken       EventID           // with terms.single, the event that was admitted
 	reported    [line.Reasons]int // parked deliveries that the ledger includes
 	wakeAt      int64             // when the timer tends the door, 0 for no timer
 	pausedUntil time.Time         // with circuit.Paused; zero for no end
@@ -58,6 +59,8 @@ type terms struct {
 	capacity int           // of the line
 	whenOpen WhenOpen
 	whenFull WhenFull
+	single   bool // it takes one event: see Once
+	drops    bool // what it has when it ends is dropped, without letters
 }
 
 func (o *door) terms() *terms { return o.set.Load() }
@@ -150,6 +153,7 @@ func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why *barrier, change circu
 	if !admits {
 		return pass, outage, change
 	}
+	o.takeLocked(d)
 	o.arrivedLocked(d)
 	if a.seated && d.seatDoor() == o {
 		o.line.Move(d, line.Inside)

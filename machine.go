@@ -26,9 +26,10 @@ type machine struct {
 	doors        *delay.Queue[*door] // doors to tend at a time
 	watch        *deadline.Watch[call]
 	abandoned    abandoned.Calls[*call]
-	shared       sync.Map // *door to nil: those that may throttle because the bus is full
-	unloadedKeys sync.Map // leftKey to nil, see noteUnloaded
-	seenIDs      uint64   // of busy
+	shared       sync.Map            // *door to nil: those that may throttle because the bus is full
+	unloadedKeys sync.Map            // leftKey to nil, see noteUnloaded
+	seenIDs      uint64              // of busy
+	ended        func(*Subscription) // ends one that has taken its event, see Once
 }
 
 func newMachine(b *Bus) *machine {

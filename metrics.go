@@ -192,6 +192,7 @@ type SubscriptionOptions struct {
 	WhenFull     WhenFull      `json:"when_full"`
 	// PerDestination is set if the others apply to each destination.
 	PerDestination bool `json:"per_destination,omitempty"`
+	Once           bool `json:"once,omitempty"`
 }
 
 // Latency summarizes the durations of a handler's calls. The bus times every failure, and one
@@ -320,6 +321,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 			WhenOpen:       s.door.terms().whenOpen,
 			WhenFull:       s.door.terms().whenFull,
 			PerDestination: s.destinations != nil,
+			Once:           s.door.terms().single,
 		},
 	}
 	if s.concurrency != math.MaxInt32 {

@@ -271,7 +271,8 @@ type subscriptionConfig struct {
 	rate        *RateSettings      // nil for none
 	destination func(Event) string // nil without PerDestination
 	middleware  []Middleware
-	once        bool
+	inTx        bool
+	single      bool // Once
 	isolated    bool
 	opens       bool // WhenOpen was given
 	callerSkip  int
@@ -311,7 +312,10 @@ func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionCo
 	if c.opens && c.circuit.Disabled {
 		return nil, &OptionError{Option: "WhenOpen", Value: c.whenOpen.String(), Reason: "has no effect without a circuit; leave it out, or enable the circuit with Circuit()"}
 	}
-	if store, ok := bus.store.(driver.OnceStore); ok && c.once {
+	if c.single && c.destination != nil {
+		return nil, &OptionError{Option: "Once", Reason: "takes one event of all; leave out PerDestination"}
+	}
+	if store, ok := bus.store.(driver.OnceStore); ok && c.inTx {
 		if err := c.limitRuns(store.MaxRuns(), bus); err != nil {
 			return nil, err
 		}

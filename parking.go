@@ -89,6 +89,12 @@ var (
 		ends:   func(*door) (Outcome, Reason) { return DeadLettered, ReasonUnsubscribed },
 	}
 
+	// taken: the subscription takes one event, and has taken another one.
+	taken = &barrier{
+		admits: func(o *door, _ *Bus, a arrival) (int, int64) { return unless(!a.inLine && o.isSpentLocked(a.dispatch)) },
+		ends:   func(*door) (Outcome, Reason) { return Dropped, "" },
+	}
+
 	// behindKey: an earlier delivery of the key has a seat. This one is parked as that one is.
 	behindKey = &barrier{
 		name: ParkThrottled, as: throttled,
@@ -186,7 +192,7 @@ var (
 
 // barriers lists all reasons not to admit a delivery. A door refuses a delivery for the first that applies,
 // which gives the name and the outcome: what an operator has paused is held, and not dropped by DropWhenOpen.
-var barriers = [...]*barrier{forgotten, removed, behindKey, detached, paused, hung, outage, slowed, rated, behindLine, limited}
+var barriers = [...]*barrier{forgotten, removed, taken, behindKey, detached, paused, hung, outage, slowed, rated, behindLine, limited}
 
 // unless returns the result of admits for a barrier that admits all deliveries or none.
 func unless(refuses bool) (most int, again int64) {
@@ -296,6 +302,11 @@ func (o *door) sets(t terms) {
 		o.circuit.Gate.Or(circuit.Rated)
 	} else {
 		o.circuit.Gate.And(^uint64(circuit.Rated))
+	}
+	if o.taken = (EventID{}); t.single {
+		o.circuit.Gate.Or(circuit.Single)
+	} else {
+		o.circuit.Gate.And(^uint64(circuit.Single))
 	}
 }
 

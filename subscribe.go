@@ -89,8 +89,8 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if err != nil {
 		return nil, err
 	}
-	if c.once {
-		if handler, err = b.once(handler); err != nil {
+	if c.inTx {
+		if handler, err = b.inTransaction(handler); err != nil {
 			return nil, err
 		}
 	}
@@ -134,7 +134,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 // makeDoor gives a subscription that is being made its door.
 func (s *Subscription) makeDoor(c *subscriptionConfig) {
 	b := s.bus
-	t := terms{of: s, capacity: cmp.Or(c.line, DefaultLineCapacity), whenOpen: c.whenOpen, whenFull: c.whenFull, rate: newRate(c.rate)}
+	t := terms{of: s, capacity: cmp.Or(c.line, DefaultLineCapacity), whenOpen: c.whenOpen, whenFull: c.whenFull, rate: newRate(c.rate), single: c.single, drops: c.single}
 	t.limit, t.share = c.limits(b.config)
 	s.concurrency, s.circuit = t.limit, c.circuit
 	s.door = &door{ledger: &b.ledger}

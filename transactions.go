@@ -67,7 +67,7 @@ func (b *Bus) PublishTx(ctx context.Context, tx any, eventType string, payload a
 // (PublishAndWait), need more connections. For a database of another kind there is the module inbox.
 // Subscribe returns an *OptionError if the store cannot do it.
 func InTx() SubscribeOption {
-	return subscribeOption(func(c *subscriptionConfig) { c.once = true })
+	return subscribeOption(func(c *subscriptionConfig) { c.inTx = true })
 }
 
 // limitRuns limits a subscription with InTx to the transactions that the store can run at once. More calls would wait for one
@@ -86,8 +86,8 @@ func (c *subscriptionConfig) limitRuns(most int, bus *config) error {
 
 var errOtherContext = errors.New("eventbus: InTx: a middleware has replaced the handler's context: derive the new one from it")
 
-// once returns a handler that runs in a transaction: see InTx.
-func (b *Bus) once(handler Handler) (Handler, error) {
+// inTransaction returns a handler that runs in a transaction: see InTx.
+func (b *Bus) inTransaction(handler Handler) (Handler, error) {
 	store, ok := b.config.store.(driver.OnceStore)
 	if !ok {
 		return nil, &OptionError{Option: "InTx", Reason: "the bus has no store that runs handlers in transactions: use store/postgres, or the middleware of module inbox with a database of your own"}

@@ -95,6 +95,8 @@ func stateOf(s *eventbus.SubscriptionMetrics) string {
 	case "", eventbus.ParkCircuit, eventbus.ParkHung:
 	case eventbus.ParkPaused:
 		states = append(states, "is paused")
+	case eventbus.ParkDetached:
+		states = append(states, "is detached")
 	default:
 		states = append(states, "is shut: "+string(s.ShutBy))
 	}

@@ -401,3 +401,115 @@ func TestD14_UnsubscribeIsNoDetach(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A thousand events at once: one is taken, and the others are dropped, without letters.
+func TestD14_OnceTakesOneOfAThousand(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open()
+		calls, others := &numbers{}, &numbers{}
+		calls.before = func(ctx context.Context, _ int) error { time.Sleep(time.Second); return nil }
+		once := calls.mustSubscribe(t, bus, "once", "once", eventbus.Once(), eventbus.Isolated(), eventbus.Timeout(time.Hour))
+		others.mustSubscribe(t, bus, "others", "others")
+		start(t, bus)
+		var wg sync.WaitGroup
+		for worker := range 10 {
+			wg.Go(func() {
+				for i := range 100 {
+					_, err := bus.Publish(t.Context(), "placed", worker*100+i, eventbus.Key(fmt.Sprint(i%10)))
+					require.NoError(t, err)
+				}
+			})
+		}
+		wg.Wait()
+		time.Sleep(2 * time.Second)
+		require.Len(t, calls.took(), 1)
+		require.Len(t, others.took(), 1000)
+		require.False(t, once.Exists())
+		require.Empty(t, letters(t, bus))
+		l := bus.Metrics().Ledger
+		require.EqualValues(t, 999, l.Dropped)
+		require.EqualValues(t, 1001, l.Handled)
+		calls.mustSubscribe(t, bus, "once", "again", eventbus.Timeout(time.Hour))
+		mustPublish(t, bus, "placed", 1000)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, []string{"again 1000 1"}, calls.took(), "the name is free")
+		shutdown(t, bus)
+	})
+}
+
+// The event that is taken keeps its retries, and its letter. Meanwhile others are dropped.
+func TestD14_OnceKeepsTheEventThatItTakes(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open(eventbus.WithRetry(retry(2, time.Second)))
+		calls := &numbers{before: func(context.Context, int) error { return errBoom }}
+		once := calls.mustSubscribe(t, bus, "once", "once", eventbus.Once())
+		start(t, bus)
+		require.NoError(t, once.Pause())
+		for i := range 3 {
+			mustPublish(t, bus, "placed", i)
+		}
+		require.Empty(t, calls.took())
+		require.NoError(t, once.Resume())
+		require.Equal(t, []string{"once 0 1"}, calls.took())
+		require.True(t, once.Exists())
+		result, err := bus.PublishAndWait(t.Context(), "placed", 3)
+		require.NoError(t, err)
+		require.Equal(t, eventbus.Dropped, result.Outcome)
+		time.Sleep(10 * time.Second)
+		require.Equal(t, []string{"once 0 2", "once 0 3"}, calls.took())
+		require.False(t, once.Exists())
+		require.Equal(t, eventbus.ReasonExhausted, oneLetter(t, bus).Reason)
+		require.EqualValues(t, 3, bus.Metrics().Ledger.Dropped)
+		shutdown(t, bus)
+	})
+}
+
+// With others in one dispatch, and in the line of its key.
+func TestD14_OnceBesideOthers(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open()
+		calls := &numbers{}
+		calls.mustSubscribe(t, bus, "a", "a")
+		once := calls.mustSubscribe(t, bus, "once", "once", eventbus.Once())
+		calls.mustSubscribe(t, bus, "b", "b")
+		_, err := calls.subscribe(bus, "x", "x", eventbus.Once(), eventbus.PerDestination(byAddress))
+		requireOptionError(t, err, "Once")
+		start(t, bus)
+		require.NoError(t, once.Pause())
+		for i := range 3 {
+			mustPublish(t, bus, "placed", i, eventbus.Key("k"))
+		}
+		require.Len(t, calls.took(), 6)
+		require.NoError(t, once.Resume())
+		require.Equal(t, []string{"once 0 1"}, calls.took())
+		mustPublish(t, bus, "placed", 3, eventbus.Key("k"))
+		require.Equal(t, []string{"a 3 1", "b 3 1"}, calls.took())
+		require.Empty(t, letters(t, bus))
+		require.EqualValues(t, 2, bus.Metrics().Ledger.Dropped)
+		shutdown(t, bus)
+	})
+}
+
+// A process that crashes takes one event, and the next process takes one.
+func TestD14_OnceAfterACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		calls := &numbers{before: func(ctx context.Context, _ int) error { <-ctx.Done(); return nil }}
+		calls.mustSubscribe(t, bus, "once", "once", eventbus.Once(), eventbus.Timeout(time.Hour))
+		start(t, bus)
+		mustPublish(t, bus, "placed", 0, eventbus.Key("k"))
+		mustPublish(t, bus, "placed", 1, eventbus.Key("k"))
+		require.Equal(t, []string{"once 0 1"}, calls.took())
+		disk.crash(bus)
+		again, _ := disk.open(t)
+		calls.before = nil
+		s := calls.mustSubscribe(t, again, "once", "again", eventbus.Once())
+		start(t, again)
+		require.Equal(t, []string{"again 0 1"}, calls.took())
+		require.False(t, s.Exists())
+		require.Empty(t, disk.Dump().Records)
+		require.Empty(t, letters(t, again))
+		shutdown(t, again)
+	})
+}
