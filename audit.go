@@ -34,11 +34,12 @@ const (
 	AuditPurgeMatching  AuditAction = "purge_matching" // PurgeUntil too
 	AuditImport         AuditAction = "import"
 	AuditCancel         AuditAction = "cancel"
+	AuditRetire         AuditAction = "retire"
 )
 
 var auditActions = []AuditAction{
 	AuditPause, AuditHoldUntil, AuditResume, AuditTrip, AuditReset, AuditReplay, AuditReplayEdited, AuditReplayMatching,
-	AuditPurge, AuditPurgeMatching, AuditImport, AuditCancel,
+	AuditPurge, AuditPurgeMatching, AuditImport, AuditCancel, AuditRetire,
 }
 
 // AuditActions returns all actions.
@@ -67,6 +68,9 @@ type AuditEntry struct {
 	// began. Of an import, Count is the number of letters of its input.
 	Query *LetterQuery `json:"query,omitempty"`
 	Count int          `json:"count,omitempty"`
+	// Drop is set if Retire drops what it ends. Count is then, as always of Retire, the number of deliveries that were parked
+	// when it began.
+	Drop bool `json:"drop,omitempty"`
 	// Outcome is set in the second entry of a bulk operation or an import, from after its last letter. The other
 	// fields, but Number and At, are those of the first entry.
 	Outcome *AuditOutcome `json:"outcome,omitempty"`
@@ -76,7 +80,7 @@ type AuditEntry struct {
 // ended.
 type AuditOutcome struct {
 	BeganAt  time.Time `json:"began_at"` // At of the first entry
-	Done     int       `json:"done"`     // letters replayed, purged or imported
+	Done     int       `json:"done"`     // letters replayed, purged or imported, or deliveries that Retire has ended
 	Failures int       `json:"failures"` // as in ReplayReport; 0 otherwise
 	Stopped  bool      `json:"stopped"`  // StopAfter ended it
 	// Error is the text of the error that ended it early, cut at 255 bytes.
@@ -182,6 +186,13 @@ func (op *operators) cancelEntry(o operator, id EventID) *AuditEntry {
 	entry := op.entry(o, AuditCancel)
 	entry.Event = id
 	return entry
+}
+
+// retireEntry returns the entry of a Retire.
+func (op *operators) retireEntry(r request, parked int) *AuditEntry {
+	e := op.entry(r.operator(), AuditRetire)
+	e.Subscription, e.Count, e.Drop = r.Subscription, parked, r.Drop
+	return e
 }
 
 // bulkEntry returns the entry of a bulk operation.

@@ -183,6 +183,7 @@ type instance struct {
 	Catalog
 	number     int64
 	seen       time.Time
+	body       []byte
 	unreadable error // another version has written the catalog: only Instance is known
 
 	idle  time.Duration // since the bus saw it change; see sightings
@@ -193,7 +194,7 @@ type instance struct {
 func (op *operators) storedCatalogs(ctx context.Context) (all []instance, err error) {
 	read, err := op.store.Catalogs(ctx)
 	for _, r := range read {
-		in := instance{number: r.Number, seen: r.Seen}
+		in := instance{number: r.Number, seen: r.Seen, body: r.Body}
 		if err := json.Unmarshal(r.Body, &in.Catalog); err != nil {
 			in.Catalog, in.unreadable = Catalog{}, &DecodeError{What: "catalog", Err: err}
 			if _, known := op.unreadable.LoadOrStore(r.Instance, nil); !known {

@@ -1,6 +1,8 @@
 package eventbus
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -188,6 +190,100 @@ func (d *Destination) HoldUntil(t time.Time, opts ...DirectiveOption) error {
 // Resume ends Pause, HoldUntil and Throttle of the destination, and admits deliveries if it is hung, see Subscription.Resume.
 func (d *Destination) Resume(opts ...DirectiveOption) error {
 	return d.of.order(d.name, AuditResume, time.Time{}, opts)
+}
+
+// RetireOption is an option of Retire: DropRetired, By, Because or FromRequest.
+type RetireOption interface{ applyRetire(r *retiring) }
+
+type retireOption func(*retiring)
+
+func (o retireOption) applyRetire(r *retiring) { o(r) }
+
+// retiring has the options of Retire.
+type retiring struct {
+	drop     bool
+	operator operator
+	err      error
+}
+
+// DropRetired makes Retire drop what it ends, without dead letters. Ledger.Dropped counts the deliveries.
+func DropRetired() RetireOption { return retireOption(func(r *retiring) { r.drop = true }) }
+
+// RetireReport is what Retire has done.
+type RetireReport struct {
+	Parked int `json:"parked"` // deliveries that were parked when it began; a store may stop counting at 100,000
+	Ended  int `json:"ended"`  // deliveries that became dead letters, or were dropped
+	// Left is set if no bus runs on the store. The name has ended, and the next bus ends the deliveries.
+	Left bool `json:"left,omitempty"`
+}
+
+// Retire ends the name of a subscription that no bus has any more, or that is detached. Its deliveries become dead letters with
+// the reason unsubscribed, or are dropped with DropRetired: those that are parked now, and those for later when they are due.
+//
+// With a store, Retire is refused while a bus that lives has the name in its catalog. The commit that ends the name checks
+// that. A standby that was killed counts as one that lives for up to an hour. A bus records a change of its catalog within a
+// second. Then the bus with the lease ends the deliveries in parts of at most 500, between which publications go. Retire waits
+// for them. If ctx ends before, the bus goes on; after a crash the next one does. What is published afterwards for a new
+// subscription of the name goes to that one. Audit has an entry from before the first delivery and one with the outcome.
+//
+// Errors: *NameInUseError, which names the bus; ErrNoSubscription if there is nothing of the name; *OptionError; ErrShutdown;
+// the store's; the context's, with a valid report: the name may have ended then.
+func (b *Bus) Retire(ctx context.Context, name string, opts ...RetireOption) (RetireReport, error) {
+	r, err := new(retiring), b.ready(ctx)
+	for i := 0; i < len(opts) && err == nil; i++ {
+		if isNil(opts[i]) {
+			err = nilOption("Retire", i)
+			break
+		}
+		opts[i].applyRetire(r)
+		err = r.err
+	}
+	switch {
+	case err != nil:
+	case ctx.Err() != nil:
+		err = contextError(ctx)
+	default:
+		err = checkName("Retire", name)
+	}
+	var report RetireReport
+	if o := &r.operator; err == nil {
+		report, err = b.operators.retire(ctx, request{
+			Action: AuditRetire, Subscription: name, Drop: r.drop, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID,
+		})
+	}
+	if err != nil {
+		return report, fmt.Errorf("Retire(%s): %w", shorten(name), err)
+	}
+	return report, nil
+}
+
+func (op *operators) retire(ctx context.Context, r request) (report RetireReport, err error) {
+	for {
+		answer, asked, err := op.journal.ask(ctx, r)
+		switch {
+		case !asked:
+			if report, err = op.retireHere(ctx, r); errors.Is(err, ErrLeaseLost) {
+				continue // another process carries it out
+			}
+		case err == nil:
+			if err = answer.err(); err == nil && answer.Retired != nil {
+				report = *answer.Retired
+			}
+		}
+		if err != nil || report.Left {
+			return report, err
+		}
+		return op.journal.awaitRetired(ctx, r.Subscription, report)
+	}
+}
+
+// retireHere is Retire for the bus that does it.
+func (op *operators) retireHere(ctx context.Context, r request) (RetireReport, error) {
+	s := op.registry.find(r.Subscription)
+	if s != nil && !s.Detached() {
+		return RetireReport{}, &NameInUseError{Subscription: r.Subscription, Instance: op.instance}
+	}
+	return op.journal.retire(ctx, r, s)
 }
 
 func (s *Subscription) controllable(what string) error {

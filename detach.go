@@ -1,11 +1,15 @@
 package eventbus
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/circuit"
 )
 
@@ -107,6 +111,15 @@ func (m *machine) leaves(at *door, d *dispatch) {
 	if at.terms().single && at.took(d) {
 		m.ended(at.of())
 	}
+}
+
+// outlives counts a delivery that has outlived its subscription, and reports whether it is dropped.
+func (d *dispatch) outlives(s *Subscription) (drops bool) {
+	s, _ = s.latest()
+	if in := s.retired.Load(); in != nil {
+		in.ended.Add(1)
+	}
+	return s.door.terms().drops
 }
 
 // latest returns the subscription that has taken this one over, or itself, and how many have, one after the other.
@@ -214,5 +227,189 @@ func (ds *destinations) renew(made *destinations, own *door, report func(*door, 
 	for e := ds.used.Front(); e != nil; e = e.Next() {
 		o := e.Value.(*door)
 		report(o, o.renew(own, set))
+	}
+}
+
+// detachedLocked returns the detached subscription that has some of the names, or nil if they are free.
+func (r *registry) detachedLocked(names []string) (from *Subscription, err error) {
+	for i, name := range names {
+		other, ok := r.all.Find(name)
+		switch {
+		case slices.Contains(names[:i], name), ok && !other.detached.Load():
+			return nil, fmt.Errorf("%w: %q; choose another, or unsubscribe or detach the first", ErrDuplicateName, name)
+		case ok && from != nil && other != from:
+			return nil, fmt.Errorf("%w: %q and %q are two detached subscriptions; take over one, or unsubscribe the other", ErrDuplicateName, from.id, other.id)
+		case ok:
+			from = other
+		}
+	}
+	return from, nil
+}
+
+// ifPresent calls do if the bus has the subscription, and reports whether it has. Nothing can take it over meanwhile.
+func (r *registry) ifPresent(s *Subscription, do func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.gone.Load() {
+		return false
+	}
+	do()
+	return true
+}
+
+// ofRecordLocked returns the subscription whose delivery under a name a record has: the present one, the last that has ended,
+// which dead-letters it, or nil.
+func (r *registry) ofRecordLocked(name string, of *record) *Subscription {
+	s, ok := r.all.Find(name)
+	old := r.removed[name]
+	switch {
+	case !ok && old == nil:
+		return nil
+	case !ok && old.retired.Load() == nil:
+		return old
+	case old == nil:
+		return s
+	case old.retired.Load() == nil && of.Position < s.firstPosition(), old.retired.Load().has(of, s):
+		return old
+	case !ok:
+		return nil
+	}
+	return s
+}
+
+// retire notes that a name has ended, also if no subscription had it in this process. ended stands for it.
+func (r *registry) retire(name string, ended *Subscription) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.removed == nil {
+		r.removed = make(map[string]*Subscription)
+	}
+	r.removed[name] = ended
+	delete(r.missing, name)
+}
+
+// retirement is what Retire has ended: the JSON of a row among the directives, under each of the names. It stays until the
+// store has nothing of the name any more, so that the next process goes on.
+type retirement struct {
+	Retired string    `json:"retired"` // the name
+	At      time.Time `json:"at"`
+	By      string    `json:"by,omitempty"`
+	Why     string    `json:"why,omitempty"`
+	Drop    bool      `json:"drop,omitempty"`
+	Parked  int       `json:"parked,omitempty"`  // deliveries, when it began
+	Ended   int64     `json:"ended,omitempty"`   // deliveries, by the process that ended the last one
+	Settled bool      `json:"settled,omitempty"` // only deliveries for later are left
+	Done    bool      `json:"done,omitempty"`    // nothing is left
+
+	Quiet bool `json:"quiet,omitempty"` // it is another name of a subscription, and not in the audit
+
+	ended atomic.Int64
+}
+
+// has reports whether a record of the name is from before its end. s is the subscription that has the name now, or nil.
+func (in *retirement) has(of *record, s *Subscription) bool {
+	if in == nil {
+		return false
+	}
+	at := of.Published
+	if of.replay != nil {
+		at = of.replay.Began
+	}
+	if at.After(in.At) {
+		return false
+	}
+	if s == nil || !s.succeeds {
+		return true
+	}
+	since := s.since.Load() // 1: since before the lease
+	return since <= 1 || of.Position < since
+}
+
+// endedOrders returns the directives that end those to subscriptions of names, and to their destinations.
+func (op *operators) endedOrders(names []string, by *AuditEntry) (all []Directive) {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	for at, o := range op.directives {
+		if slices.Contains(names, at.subscription) && (o.Pause || o.Trip) {
+			ended := Directive{Subscription: at.subscription, Destination: at.destination, By: by.By, Why: by.Why, At: by.At}
+			if !ended.At.After(o.At) { // the clock was set back, and the latest counts
+				ended.At = o.At.Add(1)
+			}
+			all = append(all, ended)
+		}
+	}
+	return all
+}
+
+// newRetired returns what stands for a name that has ended.
+func (b *Bus) newRetired(in *retirement) *Subscription {
+	s := b.absent(in.Retired)
+	s.retired.Store(in)
+	s.gone.Store(true)
+	s.door.sets(terms{of: s, drops: in.Drop})
+	s.door.circuit.Gate.Or(circuit.Removed)
+	s.closeDoors(ReasonUnsubscribed)
+	return s
+}
+
+// retires ends a detached subscription.
+func (s *Subscription) retires(in *retirement, requeue func(...*dispatch)) {
+	s.retired.Store(in)
+	for _, o := range s.doors() {
+		o.retires(in.Drop)
+	}
+	s.end(requeue)
+}
+
+// retires makes the door drop what it has when its subscription ends.
+func (o *door) retires(drop bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := *o.terms()
+	t.drops = drop
+	o.set.Store(&t)
+}
+
+// leftOf reports whether the store has deliveries of a retired name that end now, and others that end when they are due.
+func (j *durable) leftOf(ctx context.Context, in *retirement) (now, later bool, err error) {
+	s := j.registry.find(in.Retired)
+	for q := (driver.RecordQuery{Targets: []string{in.Retired}, Limit: feederPage}); ; {
+		page, err := j.store.Records(ctx, q)
+		if err != nil {
+			return false, false, err
+		}
+		records, err := decodeRecords(page.Records)
+		if err != nil {
+			return false, false, err
+		}
+		for _, r := range records {
+			switch {
+			case !in.has(r, s) || !r.isFor(in.Retired):
+			case r.State == driver.Scheduled, r.State == driver.Waiting:
+				later = true
+			default:
+				return true, later, nil
+			}
+		}
+		if page.Next == 0 {
+			return false, later, nil
+		}
+		q.After = page.Next
+	}
+}
+
+// isFor reports whether a name is a target that the dispatch has not passed.
+func (r *record) isFor(name string) bool {
+	next := 0
+	if r.progress != nil {
+		next = min(r.progress.Next, len(r.Targets))
+	}
+	return slices.Contains(r.Targets[next:], name)
+}
+
+// retire adds retirements.
+func (w *batch) retire(all ...*retirement) {
+	for _, in := range all {
+		w.Directives = append(w.Directives, driver.Directive{Subscription: retiredPrefix + in.Retired, Body: w.encode(in)})
 	}
 }

@@ -53,6 +53,7 @@ type Directive struct {
 // and scheduled events. It is a BulkOption too. Audit and the log have it.
 type DirectiveOption interface {
 	TransferOption
+	RetireOption
 	applyDirective(*operator) error
 }
 
@@ -64,6 +65,12 @@ type directiveOption func(*operator) error
 func (o directiveOption) applyDirective(to *operator) error { return o(to) }
 
 func (directiveOption) transfers() {}
+
+func (o directiveOption) applyRetire(r *retiring) {
+	if err := o(&r.operator); err != nil && r.err == nil {
+		r.err = err
+	}
+}
 
 func (o directiveOption) applyBulk(b *bulk) {
 	if err := o(&b.operator); err != nil && b.err == nil {
@@ -223,6 +230,9 @@ func (op *operators) order(s *Subscription, r request) error {
 // carryOut does what another process has asked for.
 func (op *operators) carryOut(ctx context.Context, r request) error {
 	switch {
+	case r.Action == AuditRetire:
+		_, err := op.retireHere(ctx, r)
+		return err
 	case r.Action == AuditCancel:
 		return op.journal.cancel(ctx, r.Event, op.cancelEntry(r.operator(), r.Event), r.id)
 	case verbs[r.Action] == nil:

@@ -436,7 +436,7 @@ func (m *machine) bury(d *dispatch, reason Reason) {
 	case reason == ReasonShutdown:
 		m.journal.cutShort(d)
 		return
-	case reason == ReasonUnsubscribed && d.to.subscriptions[d.next].door.terms().drops:
+	case reason == ReasonUnsubscribed && d.outlives(d.to.subscriptions[d.next]):
 		m.settle(d, Dropped)
 		return
 	}
@@ -490,13 +490,4 @@ func (m *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 		waiter.answer()
 	}
 	m.ledger.checkDrained()
-}
-
-// died counts, logs and reports a dead letter.
-func (m *machine) died(d *dispatch, l *DeadLetter) {
-	d.to.counters.deadLettered.Add(1)
-	if run := d.replay().run; run != nil && d.lastFailure() == nil { // else its failures were counted
-		run.failed()
-	}
-	m.report.deadLettered(d, l)
 }

@@ -420,3 +420,12 @@ func (m *machine) letter(d *dispatch, reason Reason) *keptLetter {
 	l.Fingerprint = l.Group().Fingerprint
 	return l
 }
+
+// died counts, logs and reports a dead letter.
+func (m *machine) died(d *dispatch, l *DeadLetter) {
+	d.to.counters.deadLettered.Add(1)
+	if run := d.replay().run; run != nil && d.lastFailure() == nil { // else its failures were counted
+		run.failed()
+	}
+	m.report.deadLettered(d, l)
+}

@@ -11,6 +11,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -212,6 +213,7 @@ func (j *durable) direct(directives []Directive, audit *AuditEntry, answers driv
 
 func (j *durable) readDirectives(ctx context.Context) (directives []Directive, known bool, err error) {
 	read, err := j.store.Directives(ctx)
+	read = slices.DeleteFunc(read, func(d driver.Directive) bool { return strings.HasPrefix(d.Subscription, retiredPrefix) })
 	directives = make([]Directive, len(read))
 	for i, d := range read {
 		offence := json.Unmarshal(d.Body, &directives[i])

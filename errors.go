@@ -92,6 +92,8 @@ var (
 	// ErrNoSubscription is returned by Replay if a subscription of the letter does not exist (the letter
 	// stays), and by the methods of a subscription that does not.
 	ErrNoSubscription = errors.New("eventbus: no such subscription")
+	// ErrNameInUse is matched by every *NameInUseError.
+	ErrNameInUse = errors.New("eventbus: subscription is in use")
 	// ErrNoCatalog is returned by Catalog on a bus WithoutHandlers if the store has none.
 	ErrNoCatalog = errors.New("eventbus: store has no catalog of subscriptions: start the bus that runs the handlers once")
 	// ErrNoHandlers is returned by Subscribe and Start on a bus that was made WithoutHandlers.
@@ -100,6 +102,19 @@ var (
 	// testing's FailNow does.
 	ErrHandlerExited = errors.New("eventbus: handler exited its goroutine")
 )
+
+// NameInUseError is returned by Retire for a name that a bus has. It matches ErrNameInUse.
+type NameInUseError struct {
+	Subscription string `json:"subscription"`
+	Instance     string `json:"instance"` // Catalog.Instance of the bus
+}
+
+func (e *NameInUseError) Error() string {
+	return fmt.Sprintf("%v: bus %s has %q; unsubscribe or detach it there, or end that process", ErrNameInUse, e.Instance, e.Subscription)
+}
+
+// Unwrap returns ErrNameInUse.
+func (e *NameInUseError) Unwrap() error { return ErrNameInUse }
 
 // EventError reports why Publish rejected an event. It matches ErrInvalidEvent.
 type EventError struct {

@@ -59,6 +59,9 @@ type journal interface {
 	// direct records directives to subscriptions, with their entry of the audit, and answers the request with the one that
 	// was asked for. It reports whether others may read them.
 	direct(directives []Directive, audit *AuditEntry, answers driver.RequestID, given *Directive) (shared bool, err error)
+	// retire ends a name that no subscription has, or a detached one. In memory it is done then, and else awaitRetired waits.
+	retire(ctx context.Context, r request, s *Subscription) (RetireReport, error)
+	awaitRetired(ctx context.Context, name string, report RetireReport) (RetireReport, error)
 	// readDirectives returns the latest directive to each name. known is false in memory, where a directive is its subscription's alone.
 	readDirectives(ctx context.Context) (directives []Directive, known bool, err error)
 

@@ -226,6 +226,32 @@ func (j *memoryJournal) direct(_ []Directive, audit *AuditEntry, _ driver.Reques
 	return false, nil
 }
 
+func (j *memoryJournal) retire(ctx context.Context, r request, s *Subscription) (report RetireReport, err error) {
+	if s == nil {
+		return report, fmt.Errorf("%w: %s", ErrNoSubscription, j.operators.noneNamed(r.Subscription))
+	}
+	for _, o := range s.doors() {
+		for _, n := range o.parked() {
+			report.Parked += n
+		}
+	}
+	entry := j.operators.retireEntry(r, report.Parked)
+	if err := j.operators.auditBulk(ctx, entry); err != nil {
+		return report, err
+	}
+	s.retires(&retirement{Drop: r.Drop}, func(all ...*dispatch) {
+		report.Ended = len(all)
+		for _, d := range all {
+			j.machine.bury(d, ReasonUnsubscribed)
+		}
+	})
+	return report, j.operators.auditOutcome(ctx, entry, AuditOutcome{Done: report.Ended}, nil, nil)
+}
+
+func (j *memoryJournal) awaitRetired(_ context.Context, _ string, report RetireReport) (RetireReport, error) {
+	return report, nil
+}
+
 func (j *memoryJournal) readDirectives(context.Context) (directives []Directive, known bool, err error) {
 	return nil, false, nil
 }

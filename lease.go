@@ -77,8 +77,9 @@ func (j *durable) acquire(ctx context.Context, wait bool) error {
 	j.registry.forgetEnded()
 	j.feeder.looks.Store(true)
 	err = j.operators.obeyOthers()
-	if _, failed := j.countUnsettled(ctx); err != nil || failed != nil {
-		return errors.Join(err, failed)
+	_, failed := j.countUnsettled(ctx)
+	if err := errors.Join(err, failed, j.resumeRetired(ctx)); err != nil {
+		return err
 	}
 	j.answerRequests() // before this process orders anything itself
 	return nil

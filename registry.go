@@ -103,33 +103,6 @@ func (r *registry) add(
 	return nil
 }
 
-// detachedLocked returns the detached subscription that has some of the names, or nil if they are free.
-func (r *registry) detachedLocked(names []string) (from *Subscription, err error) {
-	for i, name := range names {
-		other, ok := r.all.Find(name)
-		switch {
-		case slices.Contains(names[:i], name), ok && !other.detached.Load():
-			return nil, fmt.Errorf("%w: %q; choose another, or unsubscribe or detach the first", ErrDuplicateName, name)
-		case ok && from != nil && other != from:
-			return nil, fmt.Errorf("%w: %q and %q are two detached subscriptions; take over one, or unsubscribe the other", ErrDuplicateName, from.id, other.id)
-		case ok:
-			from = other
-		}
-	}
-	return from, nil
-}
-
-// ifPresent calls do if the bus has the subscription, and reports whether it has. Nothing can take it over meanwhile.
-func (r *registry) ifPresent(s *Subscription, do func()) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if s.gone.Load() {
-		return false
-	}
-	do()
-	return true
-}
-
 // remove removes a subscription that ends. With a store, it dead-letters its deliveries there.
 func (r *registry) remove(s *Subscription) {
 	parsed, _ := route.Parse(s.pattern)
@@ -300,10 +273,7 @@ func (r *registry) targetsOfRecord(of *record) (to *targets, missing []int) {
 	to = &targets{eventType: of.Type, recorded: of.Targets, counters: r.types.Of(of.Type)}
 	r.mu.Lock()
 	for i, name := range of.Targets {
-		s, ok := r.all.Find(name)
-		if old := r.removed[name]; !ok || old != nil && of.Position < s.firstPosition() {
-			s = old // it dead-letters the delivery
-		}
+		s := r.ofRecordLocked(name, of)
 		if s == nil {
 			s = r.absent(name)
 			missing = append(missing, i)

@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/pace"
@@ -24,6 +28,7 @@ type request struct {
 	Destination  string      `json:"destination,omitempty"`
 	Until        time.Time   `json:"until,omitzero"` // of AuditHoldUntil
 	Event        EventID     `json:"event,omitzero"` // of AuditCancel
+	Drop         bool        `json:"drop,omitempty"` // of AuditRetire
 	By           string      `json:"by,omitempty"`
 	Why          string      `json:"why,omitempty"`
 	Remote       string      `json:"remote,omitempty"`
@@ -36,9 +41,11 @@ func (r *request) operator() operator {
 
 // reply is the JSON of driver.Answer.Body.
 type reply struct {
-	Directive *Directive `json:"directive,omitempty"`
-	Error     string     `json:"error,omitempty"` // empty if it was done
-	Is        string     `json:"is,omitempty"`    // the name of the error in answerErrors; empty for another one
+	Retired   *RetireReport   `json:"retired,omitempty"`
+	InUse     *NameInUseError `json:"in_use,omitempty"`
+	Directive *Directive      `json:"directive,omitempty"`
+	Error     string          `json:"error,omitempty"` // empty if it was done
+	Is        string          `json:"is,omitempty"`    // the name of the error in answerErrors; empty for another one
 }
 
 // answerErrors are the errors that an answer keeps.
@@ -56,6 +63,7 @@ func replyTo(directive *Directive, err error) *reply {
 		return r
 	}
 	r.Error = err.Error()
+	_ = errors.As(err, &r.InUse)
 	for name, is := range answerErrors {
 		if errors.Is(err, is) {
 			r.Is = name
@@ -69,6 +77,8 @@ func (r *reply) err() error {
 	switch {
 	case r.Error == "":
 		return nil
+	case r.InUse != nil:
+		return r.InUse
 	case answerErrors[r.Is] != nil:
 		return answeredError{r.Error, answerErrors[r.Is]}
 	}
@@ -252,4 +262,202 @@ func (j *durable) answerRequest(ctx context.Context, asked *driver.Request) {
 	w := newBatch(j.time)
 	w.answer(r.id, replyTo(nil, err))
 	_ = j.store.commit(ctx, w) // a refusal: it was taken back. A failure of the store: it is answered after the restart
+}
+
+// retiredPrefix begins the names under which a store keeps retirements among the directives. No name of a subscription has it.
+const retiredPrefix = "\x1fretired\x1f"
+
+// catalogTries bounds the attempts at a commit before which another bus has recorded its catalog.
+const catalogTries = 10
+
+func (j *durable) retire(ctx context.Context, r request, s *Subscription) (report RetireReport, err error) {
+	names := []string{r.Subscription}
+	if s != nil {
+		names = s.names()
+	}
+	known := false
+	if report.Parked, known, err = j.parkedAt(ctx, names); err == nil && !known && s == nil {
+		err = fmt.Errorf("%w: %s", ErrNoSubscription, j.operators.noneNamed(r.Subscription))
+	}
+	if err != nil {
+		return report, err
+	}
+	report.Left = j.config.tool
+	entry := j.operators.retireEntry(r, report.Parked)
+	all := make([]*retirement, len(names))
+	for i, name := range names {
+		all[i] = &retirement{Retired: name, At: entry.At, By: r.By, Why: r.Why, Drop: r.Drop, Parked: report.Parked, Quiet: name != r.Subscription}
+	}
+	orders := j.operators.endedOrders(names, entry)
+	err = driver.ErrCatalogsChanged
+	for tries := 0; errors.Is(err, driver.ErrCatalogsChanged) && tries < catalogTries; tries++ {
+		w := &batch{Batch: driver.Batch{Now: entry.At}}
+		w.audit(entry)
+		w.answer(r.id, &reply{Retired: &report})
+		w.retire(all...)
+		w.direct(orders...)
+		if w.IfCatalogs, err = j.catalogsWithout(ctx, names); err == nil {
+			err = j.store.commitOr(context.Background(), w, func() { j.feeder.lookLater(j.retireAgain) })
+		}
+	}
+	if err != nil {
+		return report, err
+	}
+	j.report.action(entry)
+	j.operators.keepDirectives(orders)
+	if !j.config.tool {
+		j.beginRetired(all, s)
+	}
+	return report, nil
+}
+
+// parkedAt returns the number of deliveries that the store has parked under names, and whether it has any of them.
+func (j *durable) parkedAt(ctx context.Context, names []string) (parked int, known bool, err error) {
+	counts, err := j.store.Parked(ctx, nil)
+	if err != nil {
+		return 0, false, err
+	}
+	for _, name := range names {
+		parked += int(counts[name])
+	}
+	if parked > 0 {
+		return parked, true, nil
+	}
+	page, err := j.store.Records(ctx, driver.RecordQuery{Targets: names, Limit: 1})
+	return 0, len(page.Records) > 0, err
+}
+
+// catalogsWithout returns the catalogs of the store, or a *NameInUseError if one of a bus that lives has a name. This bus has the
+// lease: another one that had it does not live, or is about to find out.
+func (j *durable) catalogsWithout(ctx context.Context, names []string) (catalogs []driver.Catalog, err error) {
+	all, err := j.instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := j.time.Now().UTC
+	catalogs = []driver.Catalog{}
+	for i := range all {
+		in := &all[i]
+		catalogs = append(catalogs, driver.Catalog{Instance: in.Instance, Body: in.body})
+		if in.Instance == j.instance || in.Active || in.idle > standbyLives || now.Sub(in.seen) > standbyForgotten {
+			continue
+		}
+		if in.unreadable != nil {
+			return nil, in.unreadable
+		}
+		for _, name := range names {
+			if of, has := in.Find(name); has && !of.Detached {
+				return nil, &NameInUseError{Subscription: name, Instance: in.Instance}
+			}
+		}
+	}
+	return catalogs, nil
+}
+
+// beginRetired ends what the store has under names. s is the detached subscription that has them, or nil.
+func (j *durable) beginRetired(all []*retirement, s *Subscription) {
+	if s != nil {
+		s.retires(all[slices.IndexFunc(all, func(in *retirement) bool { return !in.Quiet })], j.machine.requeue)
+	}
+	epoch := j.store.epoch.Load()
+	for _, in := range all {
+		if s == nil {
+			j.registry.retire(in.Retired, j.newRetired(in))
+		}
+		j.feeder.askNames(in.Retired)
+		j.feeder.lookLater(func() { j.finishRetired(in, epoch) })
+	}
+}
+
+// retireAgain goes on with what was committed late.
+func (j *durable) retireAgain() {
+	ctx := j.feeder.claimsContext()
+	j.feeder.failed(ctx, j.resumeRetired(ctx))
+}
+
+// resumeRetired goes on with what was retired before the lease began.
+func (j *durable) resumeRetired(ctx context.Context) error {
+	if j.config.tool {
+		return nil
+	}
+	all, err := j.readRetired(ctx)
+	for _, in := range all {
+		if !in.Done {
+			j.beginRetired([]*retirement{in}, nil)
+		}
+	}
+	return err
+}
+
+// readRetired returns the retirements of the store.
+func (j *durable) readRetired(ctx context.Context) (all []*retirement, err error) {
+	read, err := j.store.Directives(ctx)
+	for _, d := range read {
+		if !strings.HasPrefix(d.Subscription, retiredPrefix) {
+			continue
+		}
+		in := new(retirement)
+		if offence := json.Unmarshal(d.Body, in); offence != nil {
+			return all, &DecodeError{What: "end of a name", Err: offence}
+		}
+		all = append(all, in)
+	}
+	return all, err
+}
+
+// Pauses between two looks at what is left of a name.
+const (
+	firstRetiredPause = 50 * time.Millisecond
+	lastRetiredPause  = 10 * time.Second
+)
+
+// finishRetired records that the deliveries of a name have ended.
+func (j *durable) finishRetired(in *retirement, epoch int64) {
+	for pause := firstRetiredPause; j.feeder.sleep(pause); pause = min(2*pause, lastRetiredPause) {
+		if j.store.epoch.Load() != epoch || j.halts.Any() {
+			return // the next lease goes on
+		}
+		now, later, err := j.leftOf(j.feeder.claimsContext(), in)
+		if err != nil {
+			j.log.Warn("what is left of a retired subscription cannot be read", zap.String("subscription_id", in.Retired), zap.Error(err))
+		}
+		if now || err != nil {
+			continue
+		}
+		w := newBatch(j.time)
+		ended := retirement{Retired: in.Retired, At: in.At, By: in.By, Why: in.Why, Drop: in.Drop, Parked: in.Parked, Ended: in.ended.Load(), Settled: true, Done: !later, Quiet: in.Quiet}
+		w.retire(&ended)
+		if !in.Settled && !in.Quiet {
+			entry := j.operators.retireEntry(request{Subscription: in.Retired, By: in.By, Why: in.Why, Drop: in.Drop}, in.Parked)
+			entry.Outcome = &AuditOutcome{BeganAt: in.At, Done: int(ended.Ended)}
+			w.audit(entry)
+		}
+		if j.store.commit(j.feeder.ctx, w) == nil {
+			return
+		}
+	}
+}
+
+// awaitRetired waits until the deliveries of a name have ended, which another process may do.
+func (j *durable) awaitRetired(ctx context.Context, name string, report RetireReport) (RetireReport, error) {
+	waiting, done := j.untilStop(ctx)
+	defer done()
+	for pause := firstRetiredPause; ; pause = min(2*pause, time.Second) {
+		all, err := j.readRetired(waiting)
+		switch {
+		case ctx.Err() != nil:
+			return report, contextError(ctx)
+		case waiting.Err() != nil:
+			return report, ErrShutdown
+		case err != nil:
+			return report, err
+		}
+		for _, in := range all {
+			if in.Retired == name && in.Settled {
+				report.Ended = int(in.Ended)
+				return report, nil
+			}
+		}
+		j.time.Sleep(waiting, pause)
+	}
 }

@@ -45,6 +45,7 @@ type Subscription struct {
 	gone         atomic.Bool
 	detached     atomic.Bool
 	heir         atomic.Pointer[Subscription] // the one that has taken it over, see Detach
+	retired      atomic.Pointer[retirement]   // that of Retire, before it ends
 	inherited    []func()                     // what Subscribe does and reports after it has taken over another one
 
 	succeeds bool          // another one had one of its names, until Unsubscribe
@@ -185,7 +186,15 @@ func (s *Subscription) MadeAt() string {
 // calls. Events that have not reached the handler are dead-lettered with the reason unsubscribed: held ones now, retrying
 // ones and those for later when they are due. The name becomes free. Further calls do nothing.
 func (s *Subscription) Unsubscribe() {
-	if s == nil || s.bus == nil || s.bus.config.tool || s.gone.Swap(true) {
+	if s == nil || s.bus == nil || s.bus.config.tool {
+		return
+	}
+	s.end(s.bus.machine.requeue) // a worker dead-letters them
+}
+
+// end ends the subscription, once. requeue gets its deliveries.
+func (s *Subscription) end(requeue func(...*dispatch)) {
+	if s.gone.Swap(true) {
 		return
 	}
 	s.door.circuit.Gate.Or(circuit.Removed)
@@ -193,7 +202,7 @@ func (s *Subscription) Unsubscribe() {
 	// Close the door before the subscription leaves the registry. Otherwise Shutdown, which
 	// dead-letters the lines of the subscriptions in the registry, could miss a delivery that is
 	// parked in between.
-	b.machine.requeue(s.closeDoors(ReasonUnsubscribed)...) // a worker dead-letters them
+	requeue(s.closeDoors(ReasonUnsubscribed)...)
 	b.registry.remove(s)
 	b.journal.ends(s)
 	b.machine.freed() // the share of the last subscription has ended

@@ -1,6 +1,10 @@
 package driver
 
-import "time"
+import (
+	"bytes"
+	"slices"
+	"time"
+)
 
 // Batch is a set of changes that apply together or not at all. A store applies the fields in their
 // order.
@@ -55,11 +59,24 @@ type Batch struct {
 	Directives []Directive
 	// Audit adds entries to the audit, each with the next Number. The store ignores Number in a batch.
 	Audit []AuditEntry
+	// IfCatalogs is nil, or has the catalogs that the bus has read, in any order. If the store has others when it applies the
+	// batch, the batch is refused with ErrCatalogsChanged. Instance and Body are compared. It is a check before all changes.
+	IfCatalogs []Catalog
 	// Catalog replaces the catalog of its Instance, or removes it. nil keeps all.
 	Catalog *Catalog
 	// Deferrable is set if no caller, and no other dispatch, waits for the batch. A store may delay its
 	// commit by up to 1 ms, so that a batch that follows shares it.
 	Deferrable bool
+}
+
+// HasCatalogs reports whether IfCatalogs is nil or has these catalogs, in any order.
+func (b *Batch) HasCatalogs(all []Catalog) bool {
+	if b.IfCatalogs == nil {
+		return true
+	}
+	return len(all) == len(b.IfCatalogs) && !slices.ContainsFunc(b.IfCatalogs, func(want Catalog) bool {
+		return !slices.ContainsFunc(all, func(c Catalog) bool { return c.Instance == want.Instance && bytes.Equal(c.Body, want.Body) })
+	})
 }
 
 // Aged returns AgedAt, or Now if AgedAt is zero.

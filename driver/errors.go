@@ -32,6 +32,8 @@ var (
 	ErrNotFound = errors.New("eventbus: no such dead letter, incoming event or request: unknown, or removed already")
 	// ErrNotScheduled is the refusal of a batch that cancels an event without a free scheduled record.
 	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
+	// ErrCatalogsChanged is the refusal of a batch whose IfCatalogs are not those of the store.
+	ErrCatalogsChanged = errors.New("eventbus: another bus has changed its catalog of subscriptions")
 	// ErrDuplicateID is the refusal of a batch that remembers a known id.
 	ErrDuplicateID = errors.New("eventbus: duplicate event id")
 	// ErrNoTransaction is matched by the error of SubmitTx for a transaction that the store does not take.
@@ -51,8 +53,8 @@ type RefusedError struct {
 	Event    ID         // ErrNotScheduled: the event of Cancel or Withdraw that has no such record
 	Known    *Dedupe    // ErrDuplicateID: the remembered entry
 	Ref      Ref        // ErrNotLeased: the record of Update or Delete; 0 if New has a record in a slot of another lease
-	// Err is the reason: ErrNotFound, ErrNotScheduled, ErrDuplicateID, ErrNotLeased, ErrLeaseLost, or one that matches
-	// ErrTime.
+	// Err is the reason: ErrNotFound, ErrNotScheduled, ErrDuplicateID, ErrNotLeased, ErrLeaseLost, ErrCatalogsChanged, or one
+	// that matches ErrTime.
 	Err error
 }
 

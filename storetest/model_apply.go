@@ -38,6 +38,9 @@ func needsLease(b *driver.Batch) bool {
 }
 
 func (tx *transaction) apply(b *driver.Batch) error {
+	if !b.HasCatalogs(tx.catalogsLocked()) {
+		return &driver.RefusedError{Err: driver.ErrCatalogsChanged}
+	}
 	for _, d := range b.Remember {
 		if err := tx.rememberID(b, d); err != nil {
 			return err

@@ -18,6 +18,7 @@ var catalogTests = []conformanceTest{
 	{name: "Number", run: testCatalogNumber},
 	{name: "WithTheBatch", run: testCatalogWithTheBatch},
 	{name: "OfAnotherProcess", run: testCatalogOfAnotherProcess},
+	{name: "IfCatalogs", run: testIfCatalogs},
 	{name: "SurvivesACrash", needs: needsCrash, run: testCatalogSurvivesACrash},
 }
 
@@ -34,6 +35,38 @@ func requireCatalogs(t *testing.T, s driver.Store, want ...driver.Catalog) {
 	}
 	require.ElementsMatch(t, text(want), text(got), "Catalogs")
 	require.True(t, slices.IsSortedFunc(got, func(x, y driver.Catalog) int { return cmp.Compare(x.Number, y.Number) }), "Catalogs: by Number")
+}
+
+// A batch that depends on the catalogs is refused if they are others.
+func testIfCatalogs(t *testing.T, r *rig) {
+	s := r.open(t)
+	one, two := catalogOf("one", catalogWith("mail")), catalogOf("two", anyBytes("a catalog"))
+	mark := func(all ...driver.Catalog) *driver.Batch {
+		return &driver.Batch{Now: noon, Directives: []driver.Directive{{Subscription: "x", Body: []byte("{}")}}, IfCatalogs: append([]driver.Catalog{}, all...)}
+	}
+	refused := func(all ...driver.Catalog) {
+		t.Helper()
+		err := submit(t, s, mark(all...))
+		var refusal *driver.RefusedError
+		require.ErrorAs(t, err, &refusal)
+		require.ErrorIs(t, err, driver.ErrCatalogsChanged)
+		directives, err := s.Directives(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, directives)
+	}
+	refused(one)
+	apply(t, s, &driver.Batch{Now: noon, Catalog: &one})
+	apply(t, s, &driver.Batch{Now: noon, Catalog: &two})
+	refused()
+	refused(one)
+	refused(one, catalogOf("two", catalogWith("mail")))
+	refused(one, two, catalogOf("three", nil))
+	two.Seen = noon.Add(time.Hour) // it is not compared
+	apply(t, s, mark(two, one))
+	apply(t, s, &driver.Batch{Now: noon, Catalog: &driver.Catalog{Instance: "one"}})
+	apply(t, s, mark(two))
+	apply(t, s, &driver.Batch{Now: noon, Catalog: &driver.Catalog{Instance: "two"}})
+	apply(t, s, mark())
 }
 
 // catalogWith returns a catalog as a bus encodes it.

@@ -21,6 +21,7 @@ type facts struct {
 	incoming     map[driver.IncomingID]incomingFact
 	scheduled    map[driver.ID][]scheduledFact // free records
 	open         map[int64]bool                // requests without an answer
+	catalogs     []driver.Catalog
 	complete     bool                          // known and incoming were read
 	incomingIDs  []int64
 	requestIDs   []int64
@@ -71,6 +72,17 @@ func (f *facts) queueFor(c *committer, b *pgx.Batch, batch *driver.Batch) {
 		f.withdrawable = make(map[driver.ID]bool)
 		queueSet(b, f.withdrawable, c.store.sql("SELECT event FROM ~.incoming WHERE event = ANY($1::uuid[]) AND state = $2"), sortedIDs(batch.Withdraw), int16(driver.Scheduled))
 		f.queueIncoming(c, b, batch.Accept)
+	}
+	if batch.IfCatalogs != nil {
+		f.catalogs = nil
+		b.Queue(c.store.sql("SELECT instance, body FROM ~.catalog")).Query(eachRow(func(rows pgx.Rows) error {
+			var instance, body []byte
+			if err := rows.Scan(&instance, &body); err != nil {
+				return err
+			}
+			f.catalogs = append(f.catalogs, driver.Catalog{Instance: string(instance), Body: body})
+			return nil
+		}))
 	}
 	if len(batch.Cancel) > 0 {
 		f.scheduled = make(map[driver.ID][]scheduledFact)

@@ -49,6 +49,8 @@ type plan struct {
 	directive map[string][]byte
 	audit     []driver.AuditEntry
 	catalogs  map[string]*cataloging
+	// ifCatalogs, if it is not nil, has the catalogs before the commit.
+	ifCatalogs []driver.Catalog
 }
 
 // hadRecord is what the committer knew of a record before the plan.
@@ -192,6 +194,9 @@ func (p *plan) check(b *driver.Batch) error {
 	}
 	if refusal := b.CheckTimes(); refusal != nil {
 		return refusal
+	}
+	if b.IfCatalogs != nil && (p.catalogs != nil || !b.HasCatalogs(p.facts.catalogs)) { // one of this group is another one
+		return &driver.RefusedError{Err: driver.ErrCatalogsChanged}
 	}
 	for i := range b.Remember {
 		if known := p.knownID(b, i); known != nil {
@@ -441,6 +446,9 @@ func (p *plan) settle(b *driver.Batch, ref driver.Ref, of about) {
 }
 
 func (p *plan) catalog(b *driver.Batch) {
+	if b.IfCatalogs != nil {
+		p.ifCatalogs = b.IfCatalogs
+	}
 	if b.Catalog == nil {
 		return
 	}

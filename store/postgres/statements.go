@@ -295,6 +295,21 @@ func (p *plan) queueRequests(b *pgx.Batch) {
 	}
 }
 
+// queueIfCatalogs checks that the catalogs are those with which the plan was made.
+func (p *plan) queueIfCatalogs(b *pgx.Batch) {
+	if p.ifCatalogs == nil {
+		return
+	}
+	instances, bodies := [][]byte{}, [][]byte{}
+	for _, c := range p.ifCatalogs {
+		instances, bodies = append(instances, []byte(c.Instance)), append(bodies, c.Body)
+	}
+	const sql = `SELECT ~.eventbus_check('` + stateRace + `', (SELECT count(*) FROM ~.catalog) +
+			(SELECT count(*) FROM ~.catalog c JOIN unnest($1::bytea[], $2::bytea[]) AS n(instance, body) ON c.instance = n.instance AND c.body = n.body),
+			$3, 'catalogs')`
+	b.Queue(p.c.store.sql(sql), instances, bodies, int64(2*len(instances)))
+}
+
 // queueRest adds directives, audit entries and catalogs.
 func (p *plan) queueRest(b *pgx.Batch) {
 	var names, bodies [][]byte
@@ -307,6 +322,7 @@ func (p *plan) queueRest(b *pgx.Batch) {
 		b.Queue(p.c.store.sql(sql), names, bodies)
 	}
 	p.queueAudit(b)
+	p.queueIfCatalogs(b)
 	for _, instance := range slices.Sorted(maps.Keys(p.catalogs)) {
 		c := p.catalogs[instance]
 		if c.remove {

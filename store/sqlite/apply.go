@@ -220,6 +220,15 @@ func (tx *transaction) check(b *driver.Batch) (refusal, err error) {
 	if refusal := b.CheckTimes(); refusal != nil {
 		return refusal, nil
 	}
+	if b.IfCatalogs != nil {
+		catalogs, err := tx.catalogs()
+		if err != nil {
+			return nil, err
+		}
+		if !b.HasCatalogs(catalogs) {
+			return &driver.RefusedError{Err: driver.ErrCatalogsChanged}, nil
+		}
+	}
 	for i := range b.Remember {
 		known, err := tx.known(b, i)
 		if err != nil {
@@ -455,6 +464,20 @@ func (tx *transaction) prune() error {
 	}
 	tx.pages += int64(n / 8)
 	return err
+}
+
+// catalogs returns the catalogs of all instances.
+func (tx *transaction) catalogs() (all []driver.Catalog, err error) {
+	stmt, err := tx.w.stmt("SELECT " + catalogColumns + " FROM eventbus_catalog NOT INDEXED ORDER BY number")
+	if err != nil {
+		return nil, err
+	}
+	err = run(stmt, func(stmt *sqlite3.Stmt) error {
+		c, err := tx.store.scanCatalog(stmt)
+		all = append(all, c)
+		return err
+	})
+	return all, err
 }
 
 // catalog replaces or removes the catalog of an instance.

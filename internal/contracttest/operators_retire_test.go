@@ -1,0 +1,276 @@
+package contracttest
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/surebus/eventbus"
+)
+
+// orphans has a store with n deliveries of "mail", and every second one with a key, whose subscription the next process has no more.
+func orphans(t *testing.T, disk *disk, n int) {
+	t.Helper()
+	bus, _ := disk.open(t)
+	require.NoError(t, (&numbers{}).mustSubscribe(t, bus, "mail", "mail").Pause())
+	start(t, bus)
+	for i := range n {
+		var opts []eventbus.PublishOption
+		if i%2 == 0 {
+			opts = append(opts, eventbus.Key("k"))
+		}
+		mustPublish(t, bus, "placed", i, opts...)
+	}
+	synctest.Wait()
+	require.NoError(t, bus.Shutdown(t.Context()))
+}
+
+// outcomes are the audit's entries of Retire, the oldest first: the count, what was done, who and why.
+func retireEntries(t *testing.T, bus *eventbus.Bus) (entries []eventbus.AuditEntry) {
+	t.Helper()
+	for _, e := range audit(t, bus, eventbus.AuditQuery{Action: eventbus.AuditRetire}) {
+		entries = append([]eventbus.AuditEntry{e}, entries...)
+	}
+	return entries
+}
+
+func TestD14_RetireEndsANameThatNoBusHas(t *testing.T) {
+	for _, drop := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			orphans(t, disk, 1200)
+			bus, _ := disk.open(t)
+			calls := &numbers{}
+			calls.mustSubscribe(t, bus, "post", "post")
+			start(t, bus)
+			opts := []eventbus.RetireOption{eventbus.By("ann"), eventbus.Because("gone for good")}
+			if drop {
+				opts = append(opts, eventbus.DropRetired())
+			}
+			began := time.Now()
+			report, err := bus.Retire(t.Context(), "mail", opts...)
+			require.NoError(t, err)
+			require.Less(t, time.Since(began), 10*time.Second)
+			require.Equal(t, eventbus.RetireReport{Parked: 1200, Ended: 1200}, report)
+			require.Empty(t, disk.Dump().Records)
+			if dead := letters(t, bus); drop {
+				require.Empty(t, dead)
+				require.EqualValues(t, 1200, bus.Metrics().Ledger.Dropped)
+			} else {
+				require.Len(t, dead, 1200)
+				require.Equal(t, eventbus.ReasonUnsubscribed, dead[0].Reason)
+				require.Equal(t, "mail", dead[0].Subscription)
+			}
+			entries := retireEntries(t, bus)
+			require.Len(t, entries, 2)
+			require.Equal(t, "ann", entries[1].By)
+			require.Equal(t, "gone for good", entries[1].Why)
+			require.Equal(t, drop, entries[1].Drop)
+			require.Equal(t, 1200, entries[0].Count)
+			require.Equal(t, 1200, entries[1].Outcome.Done)
+			require.Equal(t, "mail", entries[0].Subscription)
+
+			calls.mustSubscribe(t, bus, "mail", "mail")
+			mustPublish(t, bus, "placed", 1)
+			require.Equal(t, []string{"post 1 1", "mail 1 1"}, calls.took(), "the name is free")
+			shutdown(t, bus)
+		})
+	}
+}
+
+// A name of a live bus is refused, with the bus that has it: this one, or a standby.
+func TestD14_RetireOfALiveName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		orphans(t, disk, 2)
+		bus, _ := disk.open(t)
+		(&numbers{}).mustSubscribe(t, bus, "post", "post")
+		start(t, bus)
+		standby, _ := disk.open(t, eventbus.WithStandby())
+		sub := (&numbers{}).mustSubscribe(t, standby, "mail", "mail")
+		began := startLater(t, standby)
+		time.Sleep(time.Second)
+
+		for name, has := range map[string]*eventbus.Bus{"post": bus, "mail": standby} {
+			for _, asked := range []*eventbus.Bus{bus, standby} {
+				_, err := asked.Retire(t.Context(), name)
+				require.ErrorIs(t, err, eventbus.ErrNameInUse)
+				var inUse *eventbus.NameInUseError
+				require.ErrorAs(t, err, &inUse)
+				require.Equal(t, catalog(t, has).Instance, inUse.Instance, name)
+				require.Equal(t, name, inUse.Subscription)
+			}
+		}
+		require.Empty(t, retireEntries(t, bus))
+		require.Len(t, disk.Dump().Records, 2)
+
+		sub.Unsubscribe()
+		time.Sleep(time.Second) // its catalog
+		report, err := standby.Retire(t.Context(), "mail")
+		require.NoError(t, err)
+		require.Equal(t, eventbus.RetireReport{Parked: 2, Ended: 2}, report)
+		require.Len(t, letters(t, bus), 2)
+		_, err = bus.Retire(t.Context(), "mial")
+		require.ErrorIs(t, err, eventbus.ErrNoSubscription)
+		require.ErrorContains(t, err, `"post"`)
+		_, err = bus.Retire(t.Context(), "")
+		requireOptionError(t, err, "Retire")
+		require.NoError(t, standby.Shutdown(t.Context()))
+		<-began
+		shutdown(t, bus)
+	})
+}
+
+// A killed process leaves its catalog, which ends nothing of others.
+func TestD14_RetireAfterTheBusOfTheNameWasKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		(&numbers{}).mustSubscribe(t, bus, "post", "post")
+		start(t, bus)
+		standby, _ := disk.open(t, eventbus.WithStandby())
+		calls := &numbers{}
+		calls.mustSubscribe(t, standby, "mail", "mail")
+		mustPublish(t, standby, "placed", 1)
+		startLater(t, standby)
+		time.Sleep(time.Minute)
+		disk.crash(standby)
+		_, err := bus.Retire(t.Context(), "mail")
+		require.ErrorIs(t, err, eventbus.ErrNameInUse, "it may live")
+		time.Sleep(2 * time.Minute)
+		_, err = bus.Retire(t.Context(), "mail")
+		require.NotErrorIs(t, err, eventbus.ErrNameInUse)
+		shutdown(t, bus)
+	})
+}
+
+// What a crash cuts short goes on at the next start, and so does what a tool has retired while no bus ran.
+func TestD14_RetireGoesOnAtTheNextStart(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			orphans(t, disk, 2000)
+			if crash {
+				var dead atomic.Int32
+				bus, _ := disk.open(t, eventbus.WithObserver(eventbus.Observer{DeadLettered: func(eventbus.DeadLetter) {
+					if dead.Add(1) == 100 {
+						disk.Crash()
+					}
+				}}))
+				start(t, bus)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				_, err := bus.Retire(ctx, "mail", eventbus.By("ann"))
+				require.Error(t, err)
+				disk.crash(bus)
+				cancel()
+			} else {
+				tool, _ := disk.open(t, eventbus.WithoutHandlers())
+				report, err := tool.Retire(t.Context(), "mail", eventbus.By("ann"))
+				require.NoError(t, err)
+				require.Equal(t, eventbus.RetireReport{Parked: 2000, Left: true}, report)
+				require.NoError(t, tool.Shutdown(t.Context()))
+			}
+			require.NotEmpty(t, disk.Dump().Records)
+			time.Sleep(time.Second)
+
+			again, _ := disk.open(t)
+			calls := &numbers{}
+			calls.mustSubscribe(t, again, "mail", "mail") // it has the name anew
+			start(t, again)
+			mustPublish(t, again, "placed", 7, eventbus.Key("k"))
+			time.Sleep(10 * time.Second)
+			require.Equal(t, []string{"mail 7 1"}, calls.took())
+			require.Empty(t, disk.Dump().Records)
+			require.Len(t, disk.Dump().Letters, 2000)
+			entries := retireEntries(t, again)
+			require.NotNil(t, entries[len(entries)-1].Outcome)
+			shutdown(t, again)
+
+			once, _ := disk.open(t)
+			calls.mustSubscribe(t, once, "mail", "mail")
+			start(t, once)
+			mustPublish(t, once, "placed", 8)
+			require.Equal(t, []string{"mail 8 1"}, calls.took())
+			require.Len(t, retireEntries(t, once), len(entries))
+			shutdown(t, once)
+		})
+	}
+}
+
+// Retire ends a detached subscription, in memory too.
+func TestD14_RetireOfADetachedSubscription(t *testing.T) {
+	for _, drop := range []bool{false, true} {
+		inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+			bus := open()
+			calls := &numbers{}
+			s := calls.mustSubscribe(t, bus, "mail", "mail", eventbus.Formerly("letters"))
+			start(t, bus)
+			require.NoError(t, s.Detach())
+			for i := range 5 {
+				mustPublish(t, bus, "placed", i, eventbus.Key("k"))
+			}
+			later := mustPublish(t, bus, "placed", 5, eventbus.After(time.Hour))
+			synctest.Wait()
+			opts := []eventbus.RetireOption{eventbus.By("ann")}
+			if drop {
+				opts = append(opts, eventbus.DropRetired())
+			}
+			report, err := bus.Retire(t.Context(), "mail", opts...)
+			require.NoError(t, err)
+			require.Equal(t, eventbus.RetireReport{Parked: 5, Ended: 5}, report)
+			require.False(t, s.Exists())
+			dead := 5
+			if drop {
+				dead = 0
+			}
+			require.Len(t, letters(t, bus), dead)
+			entries := retireEntries(t, bus)
+			require.Len(t, entries, 2)
+			require.Equal(t, 5, entries[1].Outcome.Done)
+			require.Equal(t, eventbus.DispatchScheduled, onlyDispatchOrLetters(t, bus, later))
+			time.Sleep(2 * time.Hour)
+			if !drop {
+				dead++
+			}
+			require.Len(t, letters(t, bus), dead)
+			require.EqualValues(t, 6-dead, bus.Metrics().Ledger.Dropped)
+			require.Empty(t, calls.took())
+			shutdown(t, bus)
+		})
+	}
+}
+
+func onlyDispatchOrLetters(t *testing.T, bus *eventbus.Bus, id eventbus.EventID) eventbus.DispatchState {
+	t.Helper()
+	status := whereabouts(t, bus, id)
+	require.Len(t, status.Dispatches, 1)
+	return status.Dispatches[0].State
+}
+
+// Retire that nobody waits for goes on.
+func TestD14_RetireWithAContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		orphans(t, disk, 100)
+		bus, _ := disk.open(t)
+		start(t, bus)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := bus.Retire(ctx, "mail")
+		require.True(t, err == nil || errors.Is(err, context.DeadlineExceeded), "%v", err)
+		time.Sleep(time.Second)
+		require.Len(t, letters(t, bus), 100)
+		_, err = bus.Retire(ended(), "mail")
+		require.ErrorIs(t, err, context.Canceled)
+		_, err = bus.Retire(t.Context(), "mail", nil)
+		requireOptionError(t, err, "Retire")
+		_, err = bus.Retire(t.Context(), "mail", eventbus.By("a\x00"))
+		requireOptionError(t, err, "By")
+		shutdown(t, bus)
+	})
+}
