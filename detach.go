@@ -342,8 +342,8 @@ func (op *operators) endedOrders(names []string, by *AuditEntry) (all []Directiv
 }
 
 // newRetired returns what stands for a name that has ended.
-func (b *Bus) newRetired(in *retirement) *Subscription {
-	s := b.absent(in.Retired)
+func (j *durable) newRetired(in *retirement) *Subscription {
+	s := j.registry.absent(in.Retired)
 	s.retired.Store(in)
 	s.gone.Store(true)
 	s.door.sets(terms{of: s, drops: in.Drop})

@@ -91,7 +91,7 @@
 //   - Name: [Named], [Formerly], [CallerSkip]
 //   - Limits: [Timeout], [Concurrency], [RateLimit], [MaxThrottle], [MaxAbandoned], [LineCapacity], [WhenFull], [PerDestination]
 //   - Failures: [Retry], [RetryRules], [Circuit], [WhenOpen]
-//   - Handlers: [Use], [InTx], [Isolated]
+//   - Handlers: [Use], [InTx], [Isolated], [Once]
 //
 // Options of a publication, for [Bus.Publish], [Bus.PublishAndWait], [Bus.PublishTx] and [Publication]:
 //
@@ -110,6 +110,7 @@
 //
 //   - Who, why, from where: [By], [Because], [FromRequest]
 //   - Bulk operations on dead letters: [Rate], [DryRun], [StopAfter], [OnProgress]
+//   - The end of a name: [DropRetired]
 //
 // # The way of an event
 //

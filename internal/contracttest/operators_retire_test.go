@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 // orphans has a store with n deliveries of "mail", and every second one with a key, whose subscription the next process has no more.
@@ -272,5 +273,30 @@ func TestD14_RetireWithAContext(t *testing.T) {
 		_, err = bus.Retire(t.Context(), "mail", eventbus.By("a\x00"))
 		requireOptionError(t, err, "By")
 		shutdown(t, bus)
+	})
+}
+
+// A bus that begins to have the name while Retire is committed is found.
+func TestD14_RetireLooksInItsCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		orphans(t, disk, 2)
+		spy := &spyStore{}
+		spy.submit = func(b *driver.Batch, _ func(error)) bool {
+			if b.IfCatalogs != nil {
+				spy.submit = nil
+				spy.Store.Submit(&driver.Batch{Now: b.Now, Catalog: &driver.Catalog{Instance: "late", Body: []byte(`{"subscriptions":[{"subscription":"mail"}]}`)}}, func(error) {})
+			}
+			return false
+		}
+		bus := disk.spy(t, spy)
+		start(t, bus)
+		_, err := bus.Retire(t.Context(), "mail")
+		var inUse *eventbus.NameInUseError
+		require.ErrorAs(t, err, &inUse)
+		require.Equal(t, "late", inUse.Instance)
+		require.Len(t, disk.Dump().Records, 2)
+		require.Empty(t, retireEntries(t, bus))
+		require.NoError(t, bus.Shutdown(t.Context()))
 	})
 }
