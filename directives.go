@@ -337,8 +337,8 @@ func (at *door) obeyed(o Directive) (change circuit.Change) {
 }
 
 // trippedSince opens the circuit for the rest of the time that it is open after it was tripped.
-func (o *door) trippedSince(now timeline.Instant, tripped time.Time) (change circuit.Change) {
-	c := &o.circuit
+func (at *door) trippedSince(now timeline.Instant, tripped time.Time) (change circuit.Change) {
+	c := &at.circuit
 	since := max(now.UTC.Sub(tripped), 0) // not later than now if the clock was set back
 	if c.Config().Disabled || since >= c.Config().OpenFor {
 		return change

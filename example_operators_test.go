@@ -536,3 +536,42 @@ func ExampleSlowHandler() {
 	}
 	// Output: mail, made in example_operators_test.go, is slow with order.placed
 }
+
+// Another handler takes over what a subscription has: its line, the order of its keys and its running calls. No event is lost
+// or handled twice meanwhile.
+func ExampleSubscription_Detach() {
+	bus, _ := eventbus.New()
+	mail, _ := bus.Subscribe("order.*", func(context.Context, eventbus.Event) error {
+		fmt.Println("the first version")
+		return nil
+	}, eventbus.Named("mail"))
+	_ = bus.Start(context.Background())
+
+	_ = mail.Detach()
+	_, _ = bus.Publish(context.Background(), "order.placed", nil) // it is held
+	_, _ = bus.Subscribe("order.*", func(context.Context, eventbus.Event) error {
+		fmt.Println("the second version")
+		return nil
+	}, eventbus.Named("mail"))
+	_ = bus.Drain(context.Background())
+	_ = bus.Shutdown(context.Background())
+	// Output: the second version
+}
+
+// What a detached subscription has becomes dead letters.
+func ExampleBus_Retire() {
+	bus, _ := eventbus.New()
+	mail, _ := bus.Subscribe("order.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("mail"))
+	_ = bus.Start(context.Background())
+	_, err := bus.Retire(context.Background(), "mail")
+	fmt.Println(errors.Is(err, eventbus.ErrNameInUse))
+
+	_ = mail.Detach()
+	result, _ := bus.PublishAndWait(context.Background(), "order.placed", nil)
+	report, _ := bus.Retire(context.Background(), "mail", eventbus.By("ann"), eventbus.Because("the mail service is gone"))
+	fmt.Println(result.Held, report.Ended)
+	_ = bus.Shutdown(context.Background())
+	// Output:
+	// true
+	// [mail] 1
+}

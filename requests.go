@@ -275,8 +275,8 @@ func (j *durable) retire(ctx context.Context, r request, s *Subscription) (repor
 	if s != nil {
 		names = s.names()
 	}
-	known := false
-	if report.Parked, known, err = j.parkedAt(ctx, names); err == nil && !known && s == nil {
+	parked, known, err := j.parkedAt(ctx, names)
+	if report.Parked = parked; err == nil && !known && s == nil {
 		err = fmt.Errorf("%w: %s", ErrNoSubscription, j.operators.noneNamed(r.Subscription))
 	}
 	if err != nil {

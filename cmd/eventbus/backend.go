@@ -39,6 +39,7 @@ type backend interface {
 
 	Subscriptions(ctx context.Context) (subscriptions, error)
 	Direct(ctx context.Context, name string, d directive, o operator) error
+	Retire(ctx context.Context, name string, drop bool, o operator) (eventbus.RetireReport, error)
 
 	Audit(ctx context.Context, q eventbus.AuditQuery) (eventbus.AuditPage, error)
 	Explain(ctx context.Context, eventType string) (eventbus.Plan, error)

@@ -276,6 +276,17 @@ func (b *storeBackend) Direct(ctx context.Context, name string, d directive, o o
 	panic("unknown directive " + d.action)
 }
 
+func (b *storeBackend) Retire(ctx context.Context, name string, drop bool, o operator) (eventbus.RetireReport, error) {
+	var opts []eventbus.RetireOption
+	for _, opt := range o.options() {
+		opts = append(opts, opt)
+	}
+	if drop {
+		opts = append(opts, eventbus.DropRetired())
+	}
+	return b.bus.Retire(ctx, name, opts...)
+}
+
 func (b *storeBackend) Audit(ctx context.Context, q eventbus.AuditQuery) (eventbus.AuditPage, error) {
 	return b.bus.Audit(ctx, q)
 }

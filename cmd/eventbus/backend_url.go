@@ -359,6 +359,11 @@ func (b *urlBackend) Direct(ctx context.Context, name string, d directive, o ope
 	}{reason{o.why}, d.until, d.destination}, &struct{}{})
 }
 
+// Retire needs the store: the pages of a bus have no such action.
+func (b *urlBackend) Retire(context.Context, string, bool, operator) (eventbus.RetireReport, error) {
+	return eventbus.RetireReport{}, usage("use --store, also while the bus runs", "subs retire does not work with --url")
+}
+
 func (b *urlBackend) Audit(ctx context.Context, q eventbus.AuditQuery) (all eventbus.AuditPage, err error) {
 	for left := q.Limit; ; {
 		p := parameters{}

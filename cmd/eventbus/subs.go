@@ -31,6 +31,7 @@ carries out a directive to the file within 250 ms. Otherwise the next bus does.`
 		a.subsDirective("resume NAME", "End pause and hold-until", eventbus.AuditResume, "resumed"),
 		a.subsDirective("trip NAME", "Open the circuit of a subscription", eventbus.AuditTrip, "tripped"),
 		a.subsDirective("reset NAME", "Close the circuit of a subscription", eventbus.AuditReset, "reset"),
+		a.subsRetire(),
 	)
 	return group(c)
 }
@@ -266,6 +267,40 @@ func (a *app) subsDirective(use, short string, action eventbus.AuditAction, past
 			a.printf(" until %s", timeText(o.until))
 		}
 		a.printf("\n")
+		return nil
+	})
+}
+
+func (a *app) subsRetire() *cobra.Command {
+	drop := false
+	c := &cobra.Command{
+		Use: "retire NAME", Short: "End the name of a subscription that no bus has any more", Args: cobra.ExactArgs(1),
+		Long: `End the name of a subscription that no bus has any more.
+
+The deliveries that the store has for it become dead letters with the reason
+unsubscribed, or are dropped with --drop. A bus that lives and has the name is
+in the way. If no bus runs, the next one ends the deliveries. It needs --store.`,
+	}
+	c.Flags().BoolVar(&drop, "drop", false, "drop the deliveries, without dead letters")
+	a.operatorFlags(c)
+	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		if err := a.checkOperator(b); err != nil {
+			return err
+		}
+		if err := checkName(args[0]); err != nil {
+			return err
+		}
+		report, err := b.Retire(ctx, args[0], drop, a.operator())
+		switch {
+		case err != nil:
+			return err
+		case a.json:
+			return a.printJSON(report)
+		case report.Left:
+			a.printf("%s retired: the next bus ends %s\n", term.Escape(args[0]), plural(report.Parked, "event"))
+		default:
+			a.printf("%s retired: %s ended\n", term.Escape(args[0]), plural(report.Ended, "event"))
+		}
 		return nil
 	})
 }

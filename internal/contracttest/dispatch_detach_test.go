@@ -372,7 +372,7 @@ func detachBesideEverythingElse(t *testing.T, bus *eventbus.Bus) {
 	}
 	l := bus.Metrics().Ledger
 	require.True(t, l.Balanced(), "%+v", l)
-	require.EqualValues(t, events, len(handled)+int(l.DeadLettered+l.Stored), "%+v", l)
+	require.Equal(t, events, len(handled)+int(l.DeadLettered+l.Stored), "%+v", l)
 	require.EqualValues(t, len(handled), l.Handled, "a handler has failed")
 }
 

@@ -122,7 +122,7 @@ func TestD14_RetireOfALiveName(t *testing.T) {
 		_, err = bus.Retire(t.Context(), "")
 		requireOptionError(t, err, "Retire")
 		require.NoError(t, standby.Shutdown(t.Context()))
-		<-began
+		require.Error(t, <-began)
 		shutdown(t, bus)
 	})
 }

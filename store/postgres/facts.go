@@ -22,7 +22,7 @@ type facts struct {
 	scheduled    map[driver.ID][]scheduledFact // free records
 	open         map[int64]bool                // requests without an answer
 	catalogs     []driver.Catalog
-	complete     bool                          // known and incoming were read
+	complete     bool // known and incoming were read
 	incomingIDs  []int64
 	requestIDs   []int64
 }
