@@ -496,6 +496,3 @@ func contextError(ctx context.Context) error {
 	}
 	return fmt.Errorf("%w: %w", err, cause)
 }
-
-// shorten bounds a user's input in error messages.
-func shorten(s string) string { return texts.Shorten(s, 80) }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/dedupe"
+	"github.com/surebus/eventbus/internal/texts"
 )
 
 // maxGivenIDs bounds givenIDs.
@@ -141,3 +142,6 @@ func (c *opening) repeated(b *Bus, known *driver.Dedupe) error {
 	}
 	return nil
 }
+
+// shorten bounds a user's input in error messages.
+func shorten(s string) string { return texts.Shorten(s, 80) }

@@ -300,3 +300,41 @@ func TestD14_RetireLooksInItsCommit(t *testing.T) {
 		require.NoError(t, bus.Shutdown(t.Context()))
 	})
 }
+
+// While something of a retired name is left for later, a new subscription of the name has its own deliveries after a crash.
+func TestD14_RetireLeavesNewDeliveries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		calls := &numbers{}
+		first, _ := disk.open(t)
+		calls.mustSubscribe(t, first, "mail", "first")
+		start(t, first)
+		mustPublish(t, first, "placed", 1, eventbus.After(24*time.Hour))
+		shutdown(t, first)
+
+		second, _ := disk.open(t)
+		start(t, second)
+		_, err := second.Retire(t.Context(), "mail")
+		require.NoError(t, err)
+		shutdown(t, second)
+		time.Sleep(time.Second)
+
+		third, _ := disk.open(t)
+		calls.before = func(ctx context.Context, _ int) error { <-ctx.Done(); return nil }
+		calls.mustSubscribe(t, third, "mail", "third", eventbus.Timeout(time.Hour))
+		start(t, third)
+		mustPublish(t, third, "placed", 2)
+		require.Equal(t, []string{"third 2 1"}, calls.took())
+		disk.crash(third)
+
+		fourth, _ := disk.open(t)
+		calls.before = nil
+		calls.mustSubscribe(t, fourth, "mail", "fourth")
+		start(t, fourth)
+		require.Equal(t, []string{"fourth 2 1"}, calls.took())
+		time.Sleep(25 * time.Hour)
+		require.Empty(t, calls.took())
+		require.Equal(t, eventbus.ReasonUnsubscribed, oneLetter(t, fourth).Reason)
+		shutdown(t, fourth)
+	})
+}
