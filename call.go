@@ -358,7 +358,9 @@ func (a *cancellation) lendWhileWaiting(c *call) (resume func()) {
 
 // resumed counts the call against the concurrency limits again.
 func (c *call) resumed() {
-	c.dispatch.worker.call.at.begin()
+	at := c.dispatch.worker.call.at
+	at.begin()
+	at.pins.Add(-1)
 	c.bus().machine.pool.Unblock()
 }
 

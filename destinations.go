@@ -419,13 +419,16 @@ func (m *machine) tendAll(o *door) {
 	}
 }
 
-// shareFreed tends the doors of a subscription's destinations that wait for its share of the workers, until one uses what a call
-// has freed: the end of a call tends its own door only.
-func (m *machine) shareFreed(s *Subscription) {
-	if s.destinations == nil {
+// vacated tends the doors that may release deliveries because a call does not count at a door any more: its own, the
+// subscription's, and those of destinations that wait for the share of the workers, until one uses what the call has freed.
+func (m *machine) vacated(at *door) {
+	m.tend(at)
+	if at.whole == nil {
 		return
 	}
-	for o := s.destinations.nextForShare(); o != nil; o = s.destinations.nextForShare() {
+	m.tend(at.whole)
+	ds := at.of().destinations
+	for o := ds.nextForShare(); o != nil; o = ds.nextForShare() {
 		if t := m.tends(o); t.released || t.shares {
 			return
 		}

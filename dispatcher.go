@@ -201,11 +201,7 @@ func (m *machine) exit(d *dispatch, at *door, pass uint64, what outcome) {
 	if what == succeeded && pass&circuit.Single != 0 {
 		m.leaves(at, d)
 	}
-	m.tend(at)
-	if at.whole != nil {
-		m.tend(at.whole)
-	}
-	m.shareFreed(at.of())
+	m.vacated(at)
 	m.leaveUnawaited()
 }
 

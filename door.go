@@ -93,11 +93,11 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why *barrier) {
 	b.report.circuitChanged(o, change)
 	// After a refusal too: if the last running call ended while this delivery was counted as running,
 	// tend found the limit reached, and no other call would release the line.
-	if why != nil || d.seat().Number != 0 {
+	switch {
+	case why != nil:
+		b.machine.vacated(o)
+	case d.seat().Number != 0:
 		b.machine.tend(o)
-	}
-	if why != nil {
-		b.machine.shareFreed(o.of())
 	}
 	return pass, why
 }
@@ -230,7 +230,7 @@ func (o *door) barred() *barrier {
 
 // tend releases as many deliveries of the line as may enter, oldest first, or the one to probe.
 //
-// Every function that lowers running (see also shareFreed), frees a seat, adds a delivery to the line, or changes the
+// Every function that lowers running (see vacated), frees a seat, adds a delivery to the line, or changes the
 // gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.
 func (m *machine) tend(o *door) { m.tends(o) }
 

@@ -94,11 +94,11 @@ func (m *machine) leaveUnawaited() {
 	}
 }
 
-// lend stops counting a call that waits for another event.
+// lend stops counting a call that waits for another event. Its destination must not be forgotten meanwhile.
 func (m *machine) lend(at *door) {
+	at.pins.Add(1)
 	at.end()
-	m.tend(at)
-	m.shareFreed(at.of())
+	m.vacated(at)
 }
 
 // leftKey is a key of which a shutdown has left a dispatch to the store.
