@@ -276,13 +276,13 @@ func (o *door) hasFullRate(now int64) bool {
 func (o *door) forget(now int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.endPauseLocked(o.of.bus)
 	gate := o.circuit.Gate.Or(circuit.Forgotten) // before running is read: a delivery counts itself before it reads the gate
 	hanging, _ := o.hanging.Calls()
-	ordered := o.lastDirective.Load()
 	switch {
 	case o.running.Load()+o.pins.Load() > 0, hanging > 0,
-		gate&(circuit.Ask&^circuit.Rated) != 0,
-		ordered != nil && (ordered.Pause || ordered.Trip),
+		gate&(circuit.Ask&^(circuit.Rated|circuit.Slowed)) != 0,
+		gate&circuit.Slowed != 0 && now < o.slowdown.Until(), // nothing has run since: the window is empty
 		!o.line.IsIdle(), o.spill.committing > 0,
 		!o.hasFullRate(now), !o.circuit.IsIdle(now):
 		o.circuit.Gate.And(^uint64(circuit.Forgotten))

@@ -276,7 +276,7 @@ func (op *operators) directLocked(at *door, v *verb, r request) (report func(), 
 	if err != nil {
 		return nothing, err
 	}
-	if s.handler == nil { // a stand-in
+	if s.handler == nil || at.directed.At.IsZero() { // a stand-in, or a destination that was forgotten
 		at.directed = op.directiveOf(same.Of(s.id), at.name)
 	}
 	entry := op.entry(r.operator(), r.Action)
@@ -427,12 +427,17 @@ func (op *operators) destinationsOf(s *Subscription) []string {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	for at, o := range op.directives {
-		if at.destination != "" && slices.Contains(names, at.subscription) && (o.Pause || o.Trip || s.destinations.find(at.destination) != nil) {
+		if at.destination != "" && slices.Contains(names, at.subscription) && (op.inForce(s, &o) || s.destinations.find(at.destination) != nil) {
 			all = append(all, at.destination)
 		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// inForce reports whether a directive to a destination keeps deliveries out.
+func (op *operators) inForce(s *Subscription, o *Directive) bool {
+	return o.Pause && !op.time.HasCome(o.Until) || o.Trip && op.time.Now().UTC.Sub(o.At) < s.destinations.circuit.OpenFor
 }
 
 // storedAs returns the name under which a store has the directive. No name of a subscription has the separator.

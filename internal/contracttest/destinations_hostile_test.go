@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,6 +56,46 @@ func TestD13_FollowersAreHeldAsTheFirstIs(t *testing.T) {
 		require.Equal(t, []int{3, 4}, s.at("free"))
 		shutdown(t, bus)
 	})
+}
+
+// What a Throttle or HoldUntil has ended does not keep a destination from being forgotten.
+func TestD13_DestinationsAreIdleAgain(t *testing.T) {
+	for name, quiet := range map[string]func(t *testing.T, sub *eventbus.Subscription, to string){
+		"throttled": func(*testing.T, *eventbus.Subscription, string) {},
+		"hold until": func(t *testing.T, sub *eventbus.Subscription, to string) {
+			require.NoError(t, sub.Destination(to).HoldUntil(time.Now().Add(time.Second)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bus, _ := startBus(t)
+				began := time.Now()
+				sub := mustSubscribe(t, bus, "ship", eventbus.Typed(func(_ context.Context, p shipment) error {
+					if name == "throttled" && time.Since(began) < time.Second {
+						return eventbus.Throttle(errBoom, time.Second)
+					}
+					return nil
+				}), eventbus.Named("ships"), eventbus.PerDestination(byAddress))
+				require.NoError(t, sub.Destination("kept").Pause())
+				for i := range eventbus.MaxDestinations - 1 {
+					quiet(t, sub, fmt.Sprint("old", i))
+					mustPublish(t, bus, "ship", shipment{fmt.Sprint("old", i), i})
+				}
+				time.Sleep(time.Hour)
+				for i := range 100 {
+					mustPublish(t, bus, "ship", shipment{fmt.Sprint("new", i), i})
+				}
+				require.NoError(t, bus.Drain(t.Context()))
+				require.Zero(t, metricsOf(t, bus, "ships").Destinations.Shared)
+				mustPublish(t, bus, "ship", shipment{"kept", 1})
+				time.Sleep(time.Second)
+				require.Equal(t, 1, metricsOf(t, bus, "ships").Held, "a pause that lasts")
+				require.NoError(t, sub.Destination("kept").Resume())
+				require.NoError(t, bus.Drain(t.Context()))
+				shutdown(t, bus)
+			})
+		})
+	}
 }
 
 // A tool does not know whether a subscription has destinations. An order to one that it does not have is not one to all.
