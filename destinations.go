@@ -51,6 +51,8 @@ type destinations struct {
 	shared atomic.Int64 // deliveries that went to the common destination because no other was free
 	opens  atomic.Int64 // times that a circuit has opened
 
+	evicting sync.Mutex // held while a victim is chosen; it comes before mu
+
 	mu     sync.Mutex // guards the following; it comes before door.mu
 	doors  map[string]*list.Element
 	used   list.List // of *door, the one used last first
@@ -276,7 +278,7 @@ func (o *door) hasFullRate(now int64) bool {
 func (o *door) forget(now int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.endPauseLocked(o.of.bus)
+	o.endPauseLocked(o.of().bus)
 	gate := o.circuit.Gate.Or(circuit.Forgotten) // before running is read: a delivery counts itself before it reads the gate
 	hanging, _ := o.hanging.Calls()
 	switch {

@@ -437,7 +437,7 @@ func (op *operators) destinationsOf(s *Subscription) []string {
 
 // inForce reports whether a directive to a destination keeps deliveries out.
 func (op *operators) inForce(s *Subscription, o *Directive) bool {
-	return o.Pause && !op.time.HasCome(o.Until) || o.Trip && op.time.Now().UTC.Sub(o.At) < s.destinations.circuit.OpenFor
+	return o.Pause && !op.time.HasCome(o.Until) || o.Trip && op.time.Now().UTC.Sub(o.At) < s.circuit.OpenFor
 }
 
 // storedAs returns the name under which a store has the directive. No name of a subscription has the separator.

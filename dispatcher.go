@@ -397,6 +397,9 @@ func (m *machine) applyPark(d *dispatch) {
 		m.shared.Store(at, nil)
 	}
 	m.tend(at)
+	if at.whole != nil {
+		m.trim(at.of().destinations)
+	}
 	m.ledger.checkDrained() // after tend: it may be the next to probe
 }
 

@@ -412,7 +412,7 @@ func (o *door) countLocked(b *Bus) {
 	}
 	o.reported = parked
 	if o.whole != nil {
-		seats := int32(o.line.Taken())
+		seats := int32(o.line.Taken() - o.line.Count(line.Leaving)) // a store takes its time until an evicted one has left
 		o.of().destinations.seats.Add(int64(seats - o.seats.Swap(seats)))
 	}
 	full := o.line.Taken() >= o.terms().capacity && !o.spill.allowed && o.terms().whenFull == WaitWhenFull && o.whole == nil && o.closed == "" && publishWaits(parked)

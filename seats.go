@@ -175,9 +175,7 @@ func (m *machine) sit(d *dispatch, at *door, why *barrier) (victim *dispatch, sp
 		at, unpin = ds.pinned(at.name)
 		defer unpin()
 	}
-	if victim, spills, refused = at.sit(m.Bus, d, why); victim == nil {
-		defer m.trim(ds)
-	}
+	victim, spills, refused = at.sit(m.Bus, d, why)
 	if home := d.home(); home != nil && d.seat().Number != 0 {
 		home.leads(m.Bus, d, parking(d.seat().Reason))
 	}
@@ -243,8 +241,7 @@ func (m *machine) leaveSeat(d *dispatch) {
 // trim keeps the lines of all destinations in memory within their bound: the longest one is the full one.
 func (m *machine) trim(ds *destinations) {
 	for ds.isFull() {
-		longest := slices.MaxFunc(ds.all(), func(x, y *door) int { return int(x.seats.Load() - y.seats.Load()) })
-		victim, drops := longest.shorten(m.Bus)
+		victim, drops := ds.evict(m.Bus)
 		switch {
 		case victim == nil: // all are on their way
 			return
@@ -254,6 +251,17 @@ func (m *machine) trim(ds *destinations) {
 			m.bury(victim, ReasonOverflow)
 		}
 	}
+}
+
+// evict removes a delivery from the longest line, or returns nil.
+func (ds *destinations) evict(b *Bus) (victim *dispatch, drops bool) {
+	ds.evicting.Lock()
+	defer ds.evicting.Unlock()
+	if !ds.isFull() { // another call was first
+		return nil, false
+	}
+	longest := slices.MaxFunc(ds.all(), func(x, y *door) int { return int(x.seats.Load() - y.seats.Load()) })
+	return longest.shorten(b)
 }
 
 // isFull reports whether the lines have more deliveries than memory keeps of a subscription.
@@ -276,7 +284,7 @@ func (o *door) shorten(b *Bus) (victim *dispatch, drops bool) {
 	if !ok {
 		return nil, false
 	}
-	o.line.Drop(victim)
+	o.line.Evict(victim)
 	o.countLocked(b) // before the victim settles: see unsettled
 	return victim, o.terms().whenFull == DropOldestWhenFull || o.terms().whenFull == DropNewestWhenFull
 }

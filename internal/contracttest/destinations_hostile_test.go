@@ -58,6 +58,32 @@ func TestD13_FollowersAreHeldAsTheFirstIs(t *testing.T) {
 	})
 }
 
+// With a store too, each delivery beyond the bound of all lines ends one, and no more.
+func TestD13_AFullSubscriptionLosesNoMoreThanItMust(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open()
+		s := newShips()
+		sub := s.subscribe(t, bus, eventbus.LineCapacity(5))
+		start(t, bus)
+		for i := range 20 {
+			require.NoError(t, sub.Destination(fmt.Sprint("p", i)).Pause())
+		}
+		for i := range 4 {
+			for to := range 20 {
+				mustPublish(t, bus, "ship", shipment{fmt.Sprint("p", to), i})
+			}
+		}
+		time.Sleep(time.Second)
+		require.Equal(t, 50, metricsOf(t, bus, "ships").Held)
+		require.Len(t, letters(t, bus), 30)
+		for i := range 20 {
+			require.NoError(t, sub.Destination(fmt.Sprint("p", i)).Resume())
+		}
+		require.NoError(t, bus.Drain(t.Context()))
+		shutdown(t, bus)
+	})
+}
+
 // What a Throttle or HoldUntil has ended does not keep a destination from being forgotten.
 func TestD13_DestinationsAreIdleAgain(t *testing.T) {
 	for name, quiet := range map[string]func(t *testing.T, sub *eventbus.Subscription, to string){

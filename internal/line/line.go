@@ -20,6 +20,7 @@ const (
 	Parked              // in the line
 	Coming              // on its way to the door
 	Inside
+	Leaving // evicted, until it leaves
 	places
 )
 
@@ -307,6 +308,12 @@ func (l *Line[T]) Go(x T) {
 func (l *Line[T]) Drop(x T) {
 	l.mayNot(x)
 	l.Move(x, Away)
+}
+
+// Evict is Drop for a holder that does not come back. Its place is then Leaving.
+func (l *Line[T]) Evict(x T) {
+	l.Drop(x)
+	l.Move(x, Leaving)
 }
 
 // Leave frees a seat. The next holder of its key becomes the first.
