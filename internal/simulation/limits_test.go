@@ -55,6 +55,8 @@ type limitsMix struct {
 	bus  *eventbus.Bus
 	what string // describes the run
 
+	store *laterRecorder
+
 	graceful bool // Shutdown's context does not end, and nothing is held or scheduled
 
 	mu       sync.Mutex // guards the following
@@ -62,9 +64,6 @@ type limitsMix struct {
 	accepted int64
 	closed   bool // Shutdown has returned
 	places   map[mixDelivery]int
-	records  []func(error) // changes that are not recorded yet
-	writing  bool          // a goroutine records them
-	store    *rand.Rand    // decides when, and which are refused
 }
 
 type mixSub struct {
@@ -84,7 +83,7 @@ type mixDelivery struct {
 func newLimitsMix(t *testing.T, seed uint64) *limitsMix {
 	t.Helper()
 	m := &limitsMix{
-		rng: rand.New(rand.NewPCG(seed, 12)), seed: seed, store: rand.New(rand.NewPCG(seed, 13)),
+		rng: rand.New(rand.NewPCG(seed, 12)), seed: seed, store: &laterRecorder{rng: rand.New(rand.NewPCG(seed, 13))},
 		places: map[mixDelivery]int{},
 	}
 	m.graceful = m.rng.IntN(2) == 0
@@ -109,7 +108,7 @@ func newLimitsMix(t *testing.T, seed uint64) *limitsMix {
 		_ = bus.Shutdown(ctx)
 	})
 	require.NoError(t, bus.Start(t.Context()))
-	testhooks.SetRecord(bus, m.record)
+	testhooks.SetRecord(bus, m.store.record)
 	m.bus = bus
 	m.what = fmt.Sprintf("graceful %v, concurrency %d, capacity %d, isolated %v", m.graceful, concurrency, capacity, isolated)
 	for i := range 1 + m.rng.IntN(3) {
@@ -131,47 +130,6 @@ func newLimitsMix(t *testing.T, seed uint64) *limitsMix {
 		m.what += fmt.Sprintf("; %s limit %d, lossy %v", s.ID(), s.limit, s.lossy)
 	}
 	return m
-}
-
-// record is the bus's recorder. It records at once, or leaves the change to a goroutine that
-// records all that it finds, as a store with group commit does.
-func (m *limitsMix) record(then func(error)) {
-	m.mu.Lock()
-	if !m.writing && m.store.IntN(3) == 0 {
-		m.mu.Unlock()
-		then(nil)
-		return
-	}
-	m.records = append(m.records, then)
-	if !m.writing {
-		m.writing = true
-		go m.write()
-	}
-	m.mu.Unlock()
-}
-
-func (m *limitsMix) write() {
-	for {
-		m.mu.Lock()
-		delay := time.Duration(m.store.IntN(20)) * time.Millisecond
-		m.mu.Unlock()
-		time.Sleep(delay)
-		m.mu.Lock()
-		batch := m.records
-		if m.records = nil; len(batch) == 0 {
-			m.writing = false
-			m.mu.Unlock()
-			return
-		}
-		var err error
-		if m.store.IntN(8) == 0 {
-			err = errRefusedRecord // refuses what may be refused: new events and replays
-		}
-		m.mu.Unlock()
-		for _, then := range batch {
-			then(err)
-		}
-	}
 }
 
 func (m *limitsMix) handler(t *testing.T, s *mixSub) eventbus.Handler {
@@ -364,9 +322,7 @@ func (m *limitsMix) run(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	err := m.bus.Shutdown(ctx)
-	m.mu.Lock()
-	outstanding := len(m.records)
-	m.mu.Unlock()
+	outstanding := m.store.outstanding()
 	m.startedCallsArrive()
 	m.mu.Lock()
 	m.closed = true

@@ -34,6 +34,8 @@ var (
 // comes first, so invariants replace the model (see together), and traces are compared
 // only up to there. Where another goroutine records changes, the scheduler decides whether a
 // worker looks for its next event before that is runnable, so traces are not compared.
+//
+// Snooze, Throttle, RateLimit and PerDestination are in schedules of their own, with invariants (see simulatePaced).
 func TestSimulation(t *testing.T) {
 	if *simStoreSeed >= 0 {
 		violation, report := simulateStore(t, uint64(*simStoreSeed), new(storeTally))
@@ -48,6 +50,14 @@ func TestSimulation(t *testing.T) {
 		t.Logf("trace of standby seed %d:\n%s", *simStandbySeed, report)
 		if violation != "" {
 			t.Errorf("standby seed %d: %s", *simStandbySeed, violation)
+		}
+		return
+	}
+	if *simPacedSeed >= 0 {
+		violation, report := simulateOnePaced(t, uint64(*simPacedSeed), new(pacedTally))
+		t.Logf("trace of paced seed %d:\n%s", *simPacedSeed, report)
+		if violation != "" {
+			t.Errorf("paced seed %d: %s", *simPacedSeed, violation)
 		}
 		return
 	}
@@ -97,6 +107,7 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d schedules were run twice, for the same traces; %d ended with calls at the same moment", compared.Load(), together.Load())
 	t.Logf("%d schedules, %d steps, %s of virtual time, %s",
 		min(next.Load(), int64(schedules)), steps.Load(), time.Duration(virtual.Load()).Round(time.Second), &violations)
+	simulatePaced(t, schedules/storeShare)
 	simulateStores(t, schedules/storeShare)
 	simulateStandbys(t, schedules/storeShare)
 }
