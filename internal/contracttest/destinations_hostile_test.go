@@ -12,6 +12,48 @@ import (
 	"github.com/surebus/eventbus"
 )
 
+// events keep all workers busy.
+func TestD13_ShareOfTheWorkersIsPassedOn(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open(eventbus.WithConcurrency(4), eventbus.WithRetry(retry(3, 2*time.Second)))
+		s := newShips("quick")
+		mustSubscribe(t, bus, "ship", eventbus.Typed(func(ctx context.Context, p shipment) error {
+			switch p.To {
+			case "slow":
+				time.Sleep(10 * time.Second)
+			case "slower":
+				time.Sleep(10 * time.Minute)
+			}
+			return s.handle(ctx, p)
+		}), eventbus.Named("ships"), eventbus.PerDestination(byAddress), eventbus.Timeout(time.Hour))
+		mustSubscribe(t, bus, "noise", func(context.Context, eventbus.Event) error { time.Sleep(time.Second); return nil },
+			eventbus.Named("noise"), eventbus.Timeout(time.Hour), eventbus.Concurrency(eventbus.Unlimited))
+		start(t, bus)
+		mustPublish(t, bus, "ship", shipment{"quick", 1})
+		time.Sleep(time.Second)
+		s.set("quick", nil)
+		mustPublish(t, bus, "ship", shipment{"slow", 1})
+		mustPublish(t, bus, "ship", shipment{"slower", 2})
+		time.Sleep(100 * time.Millisecond)
+		for i := range 2 {
+			mustPublish(t, bus, "noise", i)
+		}
+		for i := range 8 {
+			mustPublish(t, bus, "noise", i)
+		}
+		for i := range 4 * 60 { // as many as the workers do
+			mustPublish(t, bus, "noise", i)
+			time.Sleep(250 * time.Millisecond)
+		}
+		require.Len(t, s.at("slow"), 1)
+		require.Empty(t, s.at("slower"))
+		require.Positive(t, bus.Metrics().QueueDepth)
+		require.Len(t, s.at("quick"), 1)
+		require.NoError(t, bus.Drain(t.Context()))
+		shutdown(t, bus)
+	})
+}
+
 // Deliveries behind the first of their key are held when that one is held at another destination.
 func TestD13_FollowersAreHeldAsTheFirstIs(t *testing.T) {
 	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
@@ -241,5 +283,51 @@ func TestF6_DrainLeavesSleepersInTheStore(t *testing.T) {
 		defer cancel()
 		require.NoError(t, bus.Drain(ctx))
 		require.Equal(t, 2, metricsOf(t, bus, "s").Snoozed)
+	})
+}
+
+// With a store, memory keeps about ten lines' worth of the parked deliveries of all destinations, also after a restart.
+func TestD13_MemoryIsBoundedWithAStore(t *testing.T) {
+	ofManyEvents(t)
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		const places, each, bound = 120, 1000, 10 * eventbus.DefaultLineCapacity
+		bus, _ := disk.open(t)
+		s := newShips()
+		sub := s.subscribe(t, bus)
+		start(t, bus)
+		for i := range places {
+			require.NoError(t, sub.Destination(fmt.Sprint("p", i)).Pause())
+		}
+		for range each {
+			var batch []eventbus.Publication
+			for i := range places {
+				batch = append(batch, eventbus.Publication{Type: "ship", Payload: shipment{fmt.Sprint("p", i), i}})
+			}
+			_, err := bus.PublishBatch(t.Context(), batch)
+			require.NoError(t, err)
+		}
+		time.Sleep(time.Minute)
+		held := metricsOf(t, bus, "ships").Held
+		require.Less(t, held, bound+bound/20)
+		require.Greater(t, held, bound/2)
+		shutdown(t, bus)
+
+		bus, _ = disk.open(t)
+		sub = s.subscribe(t, bus)
+		start(t, bus)
+		mustPublish(t, bus, "ship", shipment{"free", 1})
+		time.Sleep(time.Minute)
+		held = metricsOf(t, bus, "ships").Held
+		require.Less(t, held, bound+bound/20)
+		require.Len(t, s.at("free"), 1)
+		for i := range places {
+			require.NoError(t, sub.Destination(fmt.Sprint("p", i)).Resume())
+		}
+		require.NoError(t, bus.Drain(t.Context()))
+		for i := range places {
+			require.Len(t, s.at(fmt.Sprint("p", i)), each)
+		}
+		shutdown(t, bus)
 	})
 }
