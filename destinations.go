@@ -48,6 +48,7 @@ type destinations struct {
 	homes keys.Homes[*door]
 
 	seats  atomic.Int64 // in all lines
+	known  atomic.Int64 // length of doors
 	shared atomic.Int64 // deliveries that went to the common destination because no other was free
 	opens  atomic.Int64 // times that a circuit has opened
 
@@ -169,7 +170,7 @@ func (ds *destinations) claiming() (names []string) {
 			names = append(names, o.name)
 		}
 	}
-	return names
+	return names[:min(len(names), MaxDestinations)] // see driver.ClaimQuery; the subscription claims for the others, too
 }
 
 // find returns the door of a destination that is in use, or nil.
@@ -234,6 +235,7 @@ func (ds *destinations) addLocked(name string) *door {
 	o.hanging.Init(&o.circuit.Gate, set.abandoned)
 	o.circuit.Init(set.circuit, b.time)
 	ds.doors[name] = ds.used.PushFront(o)
+	ds.known.Store(int64(len(ds.doors)))
 	return o
 }
 
@@ -260,6 +262,7 @@ func (ds *destinations) forgetLocked() bool {
 	for e := ds.used.Back(); e != nil; e = e.Prev() {
 		if o := e.Value.(*door); o.forget(now) {
 			delete(ds.doors, o.name)
+			ds.known.Store(int64(len(ds.doors)))
 			ds.used.Remove(e)
 			return true
 		}

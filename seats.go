@@ -265,9 +265,10 @@ func (ds *destinations) evict(b *Bus) (victim *dispatch, drops bool) {
 }
 
 // isFull reports whether the lines have more deliveries than memory keeps of a subscription.
-func (ds *destinations) isFull() bool {
-	return ds.seats.Load() > linesInMemory*int64(ds.own.terms().capacity)
-}
+func (ds *destinations) isFull() bool { return ds.seats.Load() > ds.most() }
+
+// most is how many deliveries memory keeps of a subscription.
+func (ds *destinations) most() int64 { return linesInMemory * int64(ds.own.terms().capacity) }
 
 // shorten removes the delivery that a full line does not keep, or returns nil. drops is set if it is dropped.
 func (o *door) shorten(b *Bus) (victim *dispatch, drops bool) {

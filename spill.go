@@ -47,7 +47,7 @@ func (s *spill) begin() { s.onDisk, s.asked = true, true }
 // asksLocked reports whether the feeder must claim deliveries now.
 func (o *door) asksLocked() bool {
 	s := &o.spill
-	if !s.onDisk || s.asked || o.closed != "" || o.line.Taken()+s.inbound > o.terms().capacity/2 {
+	if !s.onDisk || s.asked || o.closed != "" || o.line.Taken()+s.inbound > o.claimsUpTo()/2 {
 		return false
 	}
 	s.asked = true
@@ -66,7 +66,17 @@ func (o *door) roomToClaim(most int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spill.again = o.spill.committing > 0 // the claim may miss those
-	return max(1, min(most, o.terms().capacity-o.line.Taken()-o.spill.inbound))
+	return max(1, min(most, o.claimsUpTo()-o.line.Taken()-o.spill.inbound))
+}
+
+// claimsUpTo returns how long a line may become by claims. While all lines of the subscription are as long as memory keeps
+// them, each destination has the same part of that.
+func (o *door) claimsUpTo() int {
+	if o.whole == nil || !o.of().destinations.isFull() {
+		return o.terms().capacity
+	}
+	ds := o.of().destinations
+	return max(2, min(o.terms().capacity, int(ds.most()/max(ds.known.Load(), 1))))
 }
 
 // claimEnded ends a claim. more is set if the store has others. It reports whether to tend the door,
