@@ -408,15 +408,6 @@ func (op *operators) obeyLocked() (report func()) {
 	}
 }
 
-// pinned returns the door of a destination, or the subscription's own for "", and keeps it from being forgotten until unpin is
-// called.
-func (s *Subscription) pinned(destination string) (at *door, unpin func()) {
-	if s.destinations == nil || destination == "" {
-		return s.door, func() {}
-	}
-	return s.destinations.pinned(destination)
-}
-
 // destinationsOf returns "", for a subscription, and its destinations to which there is a directive.
 func (op *operators) destinationsOf(s *Subscription) []string {
 	all := []string{""}

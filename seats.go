@@ -300,3 +300,48 @@ func (d *dispatch) home() *door {
 
 // Visits reports whether the dispatch waits behind another of its key, and does not know its destination yet.
 func (d *dispatch) Visits() bool { return d.seatDoor().whole != nil && d.destination() == "" }
+
+// vacated tends the doors that may release deliveries because a call does not count at a door any more: its own, the
+// subscription's, and those of destinations that wait for the share of the workers, until one uses what the call has freed.
+func (m *machine) vacated(at *door) {
+	m.tend(at)
+	if at.whole == nil {
+		return
+	}
+	m.tend(at.whole)
+	ds := at.of().destinations
+	for o := ds.nextForShare(); o != nil; o = ds.nextForShare() {
+		if t := m.tends(o); t.released || t.shares {
+			return
+		}
+	}
+}
+
+// awaitShare notes that a door waits for the share.
+func (ds *destinations) awaitShare(o *door) {
+	ds.sharing.Lock()
+	defer ds.sharing.Unlock()
+	if o.waits.Swap(true) {
+		return
+	}
+	ds.waiting = append(ds.waiting, o)
+	ds.waits.Store(int32(len(ds.waiting)))
+}
+
+// nextForShare returns the door that has waited for the share the longest, or nil. It waits no longer.
+func (ds *destinations) nextForShare() *door {
+	if ds.waits.Load() == 0 {
+		return nil
+	}
+	ds.sharing.Lock()
+	defer ds.sharing.Unlock()
+	if len(ds.waiting) == 0 {
+		return nil
+	}
+	o := ds.waiting[0]
+	ds.waiting[0] = nil
+	ds.waiting = ds.waiting[1:]
+	ds.waits.Store(int32(len(ds.waiting)))
+	o.waits.Store(false)
+	return o
+}
