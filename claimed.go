@@ -170,7 +170,9 @@ func (j *durable) parts(w *batch, r *record, d *dispatch, missing []int) (parts 
 		parts = append(parts, w.decode(&together))
 	}
 	for _, part := range parts {
-		part.Position, part.Own, part.Leased = r.Position, true, part.State != driver.Parked
+		// One that is parked at the door of a subscription that exists takes its place in the order of its key there.
+		waits := part.State == driver.Parked && j.registry.find(part.Door) == nil
+		part.Position, part.Own, part.Leased = r.Position, true, !waits
 	}
 	return parts
 }

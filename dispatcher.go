@@ -265,8 +265,10 @@ func (m *machine) enterKey(d *dispatch) bool {
 	return admitted
 }
 
+// gateOf returns the gate of a dispatch's key: that of its last target. An earlier one may be isolated now, if it handled the event
+// in an earlier process, in which it was not.
 func (m *machine) gateOf(d *dispatch) *keyGate {
-	if own := d.to.subscriptions[0].gate; own != nil {
+	if own := d.to.subscriptions[len(d.to.subscriptions)-1].gate; own != nil {
 		return own
 	}
 	return m.keys

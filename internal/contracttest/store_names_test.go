@@ -1,6 +1,7 @@
 package contracttest
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -54,6 +55,66 @@ func TestD5_AdoptionKeepsTheOrderOfAKey(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A delivery that an earlier process has held keeps its place in the order of its key, if a subscription before it is isolated now.
+func TestD5_TheOrderOfHeldOnesBehindOneThatIsIsolatedNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		calls := newCallLog()
+		open := func(opts ...eventbus.SubscribeOption) (*eventbus.Bus, []*eventbus.Subscription) {
+			bus, _ := disk.open(t)
+			mail := mustSubscribe(t, bus, "a", ok, append(opts, eventbus.Named("mail"))...)
+			audit := mustSubscribe(t, bus, "a", eventbus.Typed(func(_ context.Context, n int) error {
+				calls.add(fmt.Sprint(n))
+				return nil
+			}), eventbus.Named("audit"))
+			require.NoError(t, bus.Start(t.Context()))
+			return bus, []*eventbus.Subscription{mail, audit}
+		}
+		bus, subs := open()
+		for _, sub := range subs {
+			require.NoError(t, sub.Pause())
+		}
+		mustPublish(t, bus, "a", 1, eventbus.Key("k"))
+		time.Sleep(time.Minute)
+		shutdown(t, bus)
+
+		bus, subs = open(eventbus.Isolated())
+		mustPublish(t, bus, "a", 2, eventbus.Key("k"))
+		time.Sleep(time.Minute)
+		require.NoError(t, subs[1].Resume())
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"1", "2"}, calls.all())
+		shutdown(t, bus)
+	})
+}
+
+// A subscription that has handled an event in an earlier process is isolated now. The coupled one after it keeps its order.
+func TestD5_TheOrderOfCoupledOnesBehindOneThatIsIsolatedNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		mustSubscribe(t, bus, "a", ok, eventbus.Named("mail"))
+		mustSubscribe(t, bus, "a", failing(eventbus.RetryAfter(errBoom, time.Hour)), eventbus.Named("audit"))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", 1, eventbus.Key("k"))
+		time.Sleep(time.Minute)
+		shutdown(t, bus)
+
+		bus, _ = disk.open(t)
+		calls := newCallLog()
+		mustSubscribe(t, bus, "a", ok, eventbus.Named("mail"), eventbus.Isolated())
+		mustSubscribe(t, bus, "a", eventbus.Typed(func(_ context.Context, n int) error {
+			calls.add(fmt.Sprint(n))
+			return nil
+		}), eventbus.Named("audit"))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", 2, eventbus.Key("k"))
+		time.Sleep(2 * time.Hour)
+		require.Equal(t, []string{"1", "2"}, calls.all())
+		shutdown(t, bus)
+	})
 }
 
 // A process with isolation recovers the records of one without, and the other way round.
