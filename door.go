@@ -86,7 +86,7 @@ func (o *door) enter(b *Bus, d *dispatch) (pass uint64, why *barrier) {
 			}
 		}
 	}
-	pass, why, change := o.ask(b, d)
+	pass, why, change := o.ask(b, d, n, all)
 	if why != nil {
 		o.end()
 	}
@@ -109,6 +109,14 @@ func (o *door) begin() (n, all int32) {
 		return n, n
 	}
 	return n, o.whole.running.Add(1)
+}
+
+// runningInAll returns the number of calls of the subscription.
+func (o *door) runningInAll() int32 {
+	if o.whole == nil {
+		return o.running.Load()
+	}
+	return o.whole.running.Load()
 }
 
 // end ends what begin has begun.
@@ -136,11 +144,14 @@ func (o *door) beside(others int) int {
 }
 
 // ask is the slow path of enter, for a door that may be shut. It takes the circuit's permit last.
-func (o *door) ask(b *Bus, d *dispatch) (pass uint64, why *barrier, change circuit.Change) {
+//
+// n and all are what begin has returned. Of several arrivals that are counted at once, the first must be admitted: if each saw all
+// others, each would be refused, and released again.
+func (o *door) ask(b *Bus, d *dispatch, n, all int32) (pass uint64, why *barrier, change circuit.Change) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	a := arrival{
-		dispatch: d, now: b.time.Nanos(), others: int(o.running.Load()) - 1,
+		dispatch: d, now: b.time.Nanos(), others: int(min(n, o.running.Load())) - 1, all: int(min(all, o.runningInAll())) - 1,
 		seated: d.seat().Number != 0, fresh: !d.failedAt(d.to.subscriptions[d.next]), chosen: o.choseLocked(d),
 	}
 	if why, _, _ = o.refusesLocked(b, a); why != nil {
@@ -169,13 +180,13 @@ func (o *door) comesAfterLocked(d *dispatch) bool {
 
 // isLimited reports whether no call may begin beside others. While the bus has no free worker, a
 // subscription without Concurrency is limited to its share, so that others get workers too.
-func (o *door) isLimited(b *Bus, others int) bool {
-	return others >= int(o.terms().limit) || b.machine.pool.Spare() == 0 && o.exceedsShare(b, others)
+func (o *door) isLimited(b *Bus, others, all int) bool {
+	return others >= int(o.terms().limit) || b.machine.pool.Spare() == 0 && o.exceedsShare(b, all)
 }
 
-// exceedsShare reports whether a call beside others is beyond the subscription's share of the workers.
+// exceedsShare reports whether a call beside others of the subscription is beyond its share of the workers.
 func (o *door) exceedsShare(b *Bus, others int) bool {
-	return b.registry.several.Load() && o.beside(others) >= int(o.terms().share)
+	return b.registry.several.Load() && others >= int(o.terms().share)
 }
 
 // outcome is the outcome of a delivery for the circuit.
@@ -290,7 +301,7 @@ func (o *door) tend(b *Bus) (t tended) {
 		gate := o.circuit.Gate.Load()
 		d, from := o.nextLocked(gate)
 		if d == nil || !o.releasesLocked(b, d, from) {
-			t.shares = d != nil && o.whole != nil && o.exceedsShare(b, int(o.running.Load())+o.line.Count(line.Coming))
+			t.shares = d != nil && o.whole != nil && o.exceedsShare(b, o.beside(int(o.running.Load())+o.line.Count(line.Coming)))
 			break
 		}
 		t.released = true
@@ -354,7 +365,7 @@ func (o *door) releasesLocked(b *Bus, next *dispatch, from int64) bool {
 	}
 	// Beyond its share, a delivery must find a spare worker when it runs. Otherwise it would be
 	// throttled again, and the worker that becomes free would release it again, without end.
-	return !o.exceedsShare(b, a.others) || coming == 0 && b.machine.pool.Spare() > 1
+	return !o.exceedsShare(b, a.all) || coming == 0 && b.machine.pool.Spare() > 1
 }
 
 // tendAtLocked sets the timer that tends the door.
@@ -367,8 +378,9 @@ func (o *door) tendAtLocked(b *Bus, at int64) {
 
 // inLineLocked returns a parked delivery as an arrival, for the decision whether to release it.
 func (o *door) inLineLocked(b *Bus, d *dispatch) arrival {
+	others := int(o.running.Load()) + o.line.Count(line.Coming)
 	return arrival{
-		dispatch: d, now: b.time.Nanos(), others: int(o.running.Load()) + o.line.Count(line.Coming),
+		dispatch: d, now: b.time.Nanos(), others: others, all: o.beside(others),
 		inLine: true, seated: true, fresh: d.Fresh(),
 	}
 }

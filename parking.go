@@ -71,6 +71,7 @@ type arrival struct {
 	*dispatch
 	now    int64
 	others int  // calls that run, and deliveries that were released before
+	all    int  // these, and those at other destinations of the subscription
 	inLine bool // it is parked; when it is released, it asks again at the door
 	seated bool // it has a seat, in the line or from an earlier attempt
 	fresh  bool // it has not failed at the subscription
@@ -186,7 +187,7 @@ var (
 	// limited: a concurrency limit is reached.
 	limited = &barrier{
 		name: ParkThrottled, as: throttled,
-		admits: func(o *door, b *Bus, a arrival) (int, int64) { return unless(o.isLimited(b, a.others)) },
+		admits: func(o *door, b *Bus, a arrival) (int, int64) { return unless(o.isLimited(b, a.others, a.all)) },
 	}
 )
 
