@@ -129,6 +129,9 @@ func (o *door) join(b *Bus, d *dispatch) (refused Reason) {
 	case b.machine.stops(d): // after unloadAll
 		return ReasonShutdown
 	}
+	if how, _, ok := o.line.Leads(d.key); ok && !parkingRules[how].drains && !o.line.IsFirst(d) && d.seat().Reason == uint8(throttled) {
+		d.Seat().Reason = uint8(held) // the first one has become held since this one took its seat
+	}
 	how := d.seat().Reason
 	o.line.Park(d, how, b.time.Nanos(), d.takeNotBefore())
 	o.countLocked(b)

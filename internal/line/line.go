@@ -87,6 +87,12 @@ func (l *Line[T]) First(key string) (first T, ok bool) {
 	return first, false
 }
 
+// IsFirst reports whether a holder is the first of its key.
+func (l *Line[T]) IsFirst(x T) bool {
+	k := l.keys[x.Key()]
+	return k != nil && k.first == x
+}
+
 // Leads returns for what reason the first holder of a key waits, or has waited, and whether it sleeps in this line.
 func (l *Line[T]) Leads(key string) (reason uint8, sleeps, ok bool) {
 	k := l.keys[key]
