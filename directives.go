@@ -446,7 +446,9 @@ func (o *Directive) place() place { return place{o.Subscription, o.Destination} 
 func (op *operators) obeyDestinations(s *Subscription) {
 	for _, name := range op.destinationsOf(s) {
 		if at, unpin := s.pinned(name); name != "" {
-			op.report.circuitChanged(at, at.obeyed(op.directiveOf(s.names(), name)))
+			if o := op.directiveOf(s.names(), name); o != at.directed {
+				op.report.circuitChanged(at, at.obeyed(o))
+			}
 			unpin()
 		}
 	}

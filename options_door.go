@@ -162,8 +162,8 @@ func Isolated() SubscribeOption {
 
 // PerDestination divides the subscription by destination: a customer, a tenant, a host. The circuit, Concurrency, RateLimit,
 // MaxAbandoned, Throttle and what operators order apply to each destination by itself, so that one that is dead, slow or
-// over its quota does not hold up the others. Subscription.Destination has the methods for one; those of the subscription
-// that pause and resume apply to all, and Trip and Reset return ErrCircuitDisabled.
+// over its quota does not hold up the others. Subscription.Destination has the methods for one; a Pause of the
+// subscription holds all, until its Resume, and its Trip and Reset return ErrCircuitDisabled.
 //
 // The function returns the name of an event's destination. It is called once for each delivery, within the subscription's
 // timeout, before the first call of the handler; a store keeps the answer. Concurrent calls must be safe. If it panics or

@@ -125,6 +125,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if err != nil {
 		return nil, err
 	}
+	b.operators.obeyDestinations(s) // what was ordered of them meanwhile, or under a name that it has only now
 	for _, report := range s.inherited {
 		report()
 	}
