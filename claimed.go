@@ -35,7 +35,7 @@ func (f *feeder) load(r *record) *dispatch {
 	}
 	to, _ := b.registry.targetsOfRecord(r)
 	d := b.durable.decodeRow(r, to)
-	if r.State == driver.Parked && (r.Own || r.Key == "") { // see ClaimParked
+	if r.State == driver.Parked && (r.Own && !r.inTurn || r.Key == "") { // see ClaimParked
 		d.seatedAt().doorTo(r.Destination).comes(d)
 	}
 	f.mu.Lock()
@@ -155,24 +155,23 @@ func (j *durable) parts(w *batch, r *record, d *dispatch, missing []int) (parts 
 		}
 		d.next = int32(i)
 		part := j.encodeRow(w, d.splitOff(d.to.policy()), driver.Ready)
-		if i == next && r.State == driver.Waiting {
-			part.State, part.Due = driver.Waiting, r.Due
+		if i == next && r.State != driver.Ready { // it waits, or is parked, as it was
+			part.State, part.Door, part.Destination, part.Due = r.State, r.Door, r.Destination, r.Due
 		}
-		if isMissing {
+		if part.Leased = !isMissing; isMissing {
 			part.State, part.Door = driver.Parked, r.Targets[i]
 		}
 		parts = append(parts, w.decode(part))
 	}
 	if len(together.Targets) > next {
 		if slices.Contains(missing, next) { // for which it waits
-			together.State, together.Due = driver.Ready, time.Time{}
+			together.State, together.Door, together.Destination, together.Due = driver.Ready, "", "", time.Time{}
 		}
+		together.Leased = true
 		parts = append(parts, w.decode(&together))
 	}
 	for _, part := range parts {
-		// One that is parked at the door of a subscription that exists takes its place in the order of its key there.
-		waits := part.State == driver.Parked && j.registry.find(part.Door) == nil
-		part.Position, part.Own, part.Leased = r.Position, true, !waits
+		part.Position, part.Own, part.inTurn = r.Position, true, !r.Own
 	}
 	return parts
 }

@@ -62,6 +62,7 @@ type record struct {
 	replay   *recordReplay   // nil for a publication
 	progress *recordProgress // nil for a dispatch that has not begun
 	incoming bool            // it is that of an incoming event
+	inTurn   bool            // it is a part of a parked record that was claimed with those that are ready, and not from its door
 }
 
 // recordReplay is the JSON of driver.Record.Replay: the letter from which a replay opened a dispatch.
