@@ -26,7 +26,8 @@ func (p *storeProcess) subscribe(sub *storeSub) {
 	for i := range sub.names {
 		options = append(options, eventbus.Formerly(sub.name(i)))
 	}
-	if chance(p.rng, 30) {
+	one := chance(p.rng, 30)
+	if options = append(options, p.pacedOptions(sub)...); one && sub.pace == nil {
 		options = append(options, eventbus.Concurrency(1))
 	}
 	if chance(p.rng, 10) {
@@ -108,12 +109,14 @@ func (m *storeModel) mayResume(sub *storeSub) (returned func()) {
 	sub.paused = false
 	sub.resumes++
 	sub.ordering++
+	m.resumesWhole(sub)
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		sub.paused = false
 		sub.resumes++
 		sub.ordering--
+		m.resumesWhole(sub)
 	}
 }
 
@@ -134,6 +137,9 @@ func (p *storeProcess) handler(sub *storeSub, gone *bool) eventbus.Handler {
 		}
 		if chance(rng, 4) && e.n < 150 {
 			_ = p.publish(ctx, p.sim.newEvent("b.x", pick(rng, "", "inner"), 0, false))
+		}
+		if err := p.postpones(ctx, sub, c, in.Replays); err != nil {
+			return err
 		}
 		if !chance(rng, sub.bad) || p.quiet && in.Attempt > 1 {
 			c.ends(m, ctx.Err() == nil)

@@ -19,6 +19,10 @@ type storeCall struct {
 	process  *storeProcess
 	began    time.Time
 	until    time.Time // it hangs until its timeout; zero for other calls
+
+	door     *paceDoor // in a paced schedule
+	paced    *paceCall
+	throttle time.Duration // its handler returns a Throttle; 0 for none
 }
 
 // runs reports whether the call counts as running.
@@ -61,6 +65,8 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 		m.failf(e, "s%d is called, and the event is not due before %v", sub.index, r.scheduled)
 	case r.state == driver.Waiting && !m.hasCome(e, r.due) && time.Now().Before(m.wall.monotonic(r.due)):
 		m.failf(e, "s%d is called, and the retry is not due before %v", sub.index, r.due)
+	case r.asleep && !m.hasCome(e, r.due) && time.Now().Before(m.wall.monotonic(r.due)):
+		m.failf(e, "s%d is called, and sleeps until %v", sub.index, r.due)
 	case in.Attempt != r.attempts+1:
 		m.failf(e, "s%d is called in attempt %d, and the record has %d", sub.index, in.Attempt, r.attempts)
 	case in.Replays != r.replays:
@@ -82,6 +88,7 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 	}
 	c := &storeCall{delivery: d, process: p, began: time.Now()}
 	d.call = c
+	m.paces(sub, d, c)
 	return c
 }
 
@@ -114,6 +121,9 @@ func (c *storeCall) ends(m *storeModel, handled bool) {
 	d := c.delivery
 	if d.call == c {
 		d.call = nil
+	}
+	if c.door != nil {
+		c.door.ends(c.paced, c.throttle)
 	}
 	if c.process.dead.Load() || m.process != c.process || !c.until.IsZero() {
 		return
@@ -236,6 +246,7 @@ func (m *storeModel) forget() {
 	for _, e := range m.events {
 		for _, d := range e.deliveries {
 			d.handled, d.failures = false, d.failures[:d.durable]
+			d.destination, d.wakes = "", time.Time{}
 		}
 	}
 }

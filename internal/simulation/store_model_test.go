@@ -109,6 +109,11 @@ type storeDelivery struct {
 	failures []storeFailure
 	durable  int  // of the failures
 	loose    bool // unsubscribed: a crash may bring it back, behind later ones of its key
+
+	// In a paced schedule:
+	destination      string    // the answer of the function in this process
+	asked, postponed int       // times
+	wakes            time.Time // of this process: no call before
 }
 
 type storeFailure struct {
@@ -118,21 +123,23 @@ type storeFailure struct {
 
 // storeRecord is a copy of what a record shows.
 type storeRecord struct {
-	ref       driver.Ref
-	position  int64
-	event     *storeEvent
-	state     driver.State
-	due       time.Time
-	scheduled time.Time
-	payload   string
-	targets   []int
-	next      int
-	skipped   []int
-	attempts  int
-	replays   int
-	edited    bool
-	history   []eventbus.Failure
-	failures  []eventbus.Failure
+	ref         driver.Ref
+	position    int64
+	event       *storeEvent
+	state       driver.State
+	due         time.Time
+	scheduled   time.Time
+	payload     string
+	targets     []int
+	next        int
+	skipped     []int
+	attempts    int
+	asleep      bool
+	destination string // of the next target
+	replays     int
+	edited      bool
+	history     []eventbus.Failure
+	failures    []eventbus.Failure
 }
 
 type storeLetter struct {
@@ -217,6 +224,7 @@ func (r *storeRecord) progress(n *driver.Record) {
 	p := progressOf(n)
 	r.state, r.due = n.State, n.Due
 	r.next, r.skipped, r.attempts, r.failures = p.Next, p.Skipped, p.Attempts, p.Failures
+	r.asleep, r.destination = p.Asleep, p.Destination
 }
 
 // storeProgress is what the model reads of the JSON in a record.
@@ -225,6 +233,9 @@ type storeProgress struct {
 	Skipped  []int              `json:"skipped"`
 	Attempts int                `json:"attempts"`
 	Failures []eventbus.Failure `json:"failures"`
+
+	Asleep      bool   `json:"asleep"`
+	Destination string `json:"destination"`
 }
 
 func progressOf(n *driver.Record) storeProgress { return decoded[storeProgress](n.Progress) }
@@ -414,6 +425,7 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 			delete(before, place{e, sub})
 			d := e.deliveries[sub]
 			d.place, d.letter, d.handled = placeLetter, l.ID, false
+			d.destination, d.wakes = "", time.Time{}
 		}
 		m.letters[l.ID], m.process.died[l.ID] = &storeLetter{event: e, subs: subs}, true
 		m.checkLetter(e, from, l)

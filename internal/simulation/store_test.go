@@ -102,6 +102,8 @@ type storeSub struct {
 	ordering int       // of them have not returned
 	until    time.Time // when the wall clock ends it, or zero
 	shown    time.Time // the latest that it has shown since, at its steps
+
+	pace *storePace // nil if the schedule is not paced
 }
 
 func (s *storeSub) name(i int) string {
@@ -189,6 +191,7 @@ func newStoreSim(seed uint64, tally *storeTally) *storeSim {
 		s.subs = append(s.subs, sub)
 		s.what += fmt.Sprintf("s%d %s fails %d%%\n", i, sub.pattern, sub.bad)
 	}
+	s.makePaced()
 	return s
 }
 
@@ -327,6 +330,9 @@ func (s *storeSim) process(quiet bool) {
 		p.startPublishers()
 	}
 	p.publishers.Go(func() { p.operate(late) })
+	if s.subs[0].pace != nil && !quiet {
+		p.publishers.Go(func() { p.operateDestinations(rand.New(rand.NewPCG(s.seed, 500+uint64(s.n)))) })
+	}
 	if s.wall.clock != nil && !quiet {
 		p.publishers.Go(func() { p.setClock(rand.New(rand.NewPCG(s.seed, 100+uint64(s.n)))) })
 	}
@@ -459,6 +465,7 @@ func (p *storeProcess) rest() {
 		_, _ = p.resume(sub), sub.sub.Reset()
 	}
 	s.restClock()
+	p.restPaced()
 	time.Sleep(time.Hour)
 	for i, eventType := range []string{"a.x", "a.y", "b.x"} { // the keys are free
 		for _, key := range []string{"", "k0", "k1"} {
