@@ -144,6 +144,35 @@ func TestD14_RunningCallsKeepTheirPlaces(t *testing.T) {
 	})
 }
 
+// A successor has a limit below the number of calls that run: no further one begins before it has room.
+func TestD14_ALimitBelowWhatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t)
+		var began callTimes
+		began.since = time.Now()
+		slow := func(context.Context, eventbus.Event) error {
+			began.add(time.Since(began.since))
+			time.Sleep(10 * time.Second)
+			return nil
+		}
+		first := mustSubscribe(t, bus, "a", slow, eventbus.Named("a"), eventbus.Concurrency(4))
+		for range 7 {
+			mustPublish(t, bus, "a", 1)
+		}
+		time.Sleep(time.Second)
+		require.NoError(t, first.Detach())
+		mustSubscribe(t, bus, "a", slow, eventbus.Named("a"), eventbus.Concurrency(1))
+		time.Sleep(8 * time.Second)
+		require.Equal(t, 4, metricsOf(t, bus, "a").Running)
+		shutdown(t, bus)
+		at := began.all()
+		require.Len(t, at, 7)
+		for i, want := range []float64{0, 0, 0, 0, 10, 20, 30} {
+			require.InDelta(t, want, at[i].Seconds(), 0.1)
+		}
+	})
+}
+
 func TestD14_AFullLineOfADetachedSubscription(t *testing.T) {
 	for name, want := range map[string]int{"memory": 3, "store": 0} {
 		t.Run(name, func(t *testing.T) {
