@@ -168,7 +168,7 @@ func (p *storeProcess) postpones(ctx context.Context, sub *storeSub, c *storeCal
 	d := c.delivery
 	rng := rand.New(rand.NewPCG(p.sim.seed, uint64(d.event.n)<<32+uint64(sub.index)<<24+uint64(d.postponed)<<8+uint64(replays)<<4+4))
 	what, delay := rng.IntN(100), time.Millisecond+ms(rng, pick(rng, 20, 500, 3000))
-	if what >= 16 || p.quiet && d.postponed > 3 || ctx.Err() != nil {
+	if hasEnded(ctx) || what >= 16 || p.quiet && d.postponed > 3 {
 		m.mu.Unlock()
 		return nil
 	}
@@ -183,6 +183,8 @@ func (p *storeProcess) postpones(ctx context.Context, sub *storeSub, c *storeCal
 	c.ends(m, false)
 	return eventbus.Throttle(errStoreSim, delay)
 }
+
+func hasEnded(ctx context.Context) bool { return ctx.Err() != nil }
 
 // snoozes notes that a delivery sleeps.
 func (c *storeCall) snoozes(m *storeModel, delay time.Duration) {
