@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -289,13 +290,13 @@ func TestF6_ALineThatSnoozesBehindAHalfOpenCircuit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = eventbus.DefaultLineCapacity
 		bus, _ := startBus(t)
-		var handled int
+		var handled atomic.Int64
 		began := time.Now()
 		s := mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
 			if time.Since(began) < time.Hour {
 				return eventbus.Snooze(time.Hour)
 			}
-			handled++
+			handled.Add(1)
 			return nil
 		}, eventbus.Named("a"), eventbus.Concurrency(1))
 		require.NoError(t, s.Trip())
@@ -309,7 +310,7 @@ func TestF6_ALineThatSnoozesBehindAHalfOpenCircuit(t *testing.T) {
 		require.Equal(t, n, m.Snoozed)
 		require.Equal(t, eventbus.CircuitHalfOpen, m.Circuit)
 		time.Sleep(2 * time.Hour)
-		require.Equal(t, n, handled)
+		require.EqualValues(t, n, handled.Load())
 		require.Equal(t, eventbus.CircuitClosed, metricsOf(t, bus, "a").Circuit)
 		require.Empty(t, letters(t, bus))
 		shutdown(t, bus)

@@ -282,9 +282,9 @@ func TestD14_RetireLooksInItsCommit(t *testing.T) {
 		disk := newDisk()
 		orphans(t, disk, 2)
 		spy := &spyStore{}
+		var late atomic.Bool
 		spy.submit = func(b *driver.Batch, _ func(error)) bool {
-			if b.IfCatalogs != nil {
-				spy.submit = nil
+			if b.IfCatalogs != nil && !late.Swap(true) {
 				spy.Store.Submit(&driver.Batch{Now: b.Now, Catalog: &driver.Catalog{Instance: "late", Body: []byte(`{"subscriptions":[{"subscription":"mail"}]}`)}}, func(error) {})
 			}
 			return false
