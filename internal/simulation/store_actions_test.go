@@ -30,8 +30,10 @@ func (p *storeProcess) subscribe(sub *storeSub) {
 	if options = append(options, p.pacedOptions(sub)...); one && sub.pace == nil {
 		options = append(options, eventbus.Concurrency(1))
 	}
+	line := 0
 	if chance(p.rng, 10) {
-		options = append(options, eventbus.LineCapacity(1+p.rng.IntN(4)))
+		line = 1 + p.rng.IntN(4)
+		options = append(options, eventbus.LineCapacity(line))
 	}
 	gone := false // guarded by storeModel.mu
 	made, err := p.bus.Subscribe(sub.pattern, p.handler(sub, &gone), options...)
@@ -41,7 +43,7 @@ func (p *storeProcess) subscribe(sub *storeSub) {
 	if err != nil {
 		return
 	}
-	sub.sub, sub.present, sub.gone = made, true, &gone
+	sub.sub, sub.present, sub.gone, sub.line = made, true, &gone, line
 	sub.since++
 }
 
@@ -68,8 +70,8 @@ func (p *storeProcess) pause(sub *storeSub) error {
 	s.mu.Lock()
 	before := sub.resumes
 	until := s.pauseEnds(p.rng)
+	sub.paused = sub.paused && until.IsZero() && !s.hasEnded(sub) // HoldUntil replaces a pause, maybe although it fails
 	sub.shown = time.Time{}
-	sub.paused = sub.paused && until.IsZero() // HoldUntil replaces a pause, maybe although it fails
 	s.mu.Unlock()
 	err := func() error {
 		if until.IsZero() {

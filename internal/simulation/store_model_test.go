@@ -224,7 +224,7 @@ func (r *storeRecord) progress(n *driver.Record) {
 	p := progressOf(n)
 	r.state, r.due = n.State, n.Due
 	r.next, r.skipped, r.attempts, r.failures = p.Next, p.Skipped, p.Attempts, p.Failures
-	r.asleep, r.destination = p.Asleep, p.Destination
+	r.asleep, r.destination = p.AsleepFor != 0, p.Destination
 }
 
 // storeProgress is what the model reads of the JSON in a record.
@@ -234,8 +234,8 @@ type storeProgress struct {
 	Attempts int                `json:"attempts"`
 	Failures []eventbus.Failure `json:"failures"`
 
-	Asleep      bool   `json:"asleep"`
-	Destination string `json:"destination"`
+	AsleepFor   time.Duration `json:"asleep_for"`
+	Destination string        `json:"destination"`
 }
 
 func progressOf(n *driver.Record) storeProgress { return decoded[storeProgress](n.Progress) }
@@ -499,7 +499,7 @@ func (m *storeModel) newRecord(p *storeProcess, b *driver.Batch, n *driver.Recor
 	}
 	isNew := len(b.Take)+len(b.Delete)+len(b.Update)+len(taken) == 0
 	for _, in := range m.incoming {
-		if isNew && e.key != "" && in.event.key == e.key && in.process == p && !in.replay && !in.event.isLater() {
+		if isNew && e.key != "" && in.event.key == e.key && in.process == p && !in.replay && len(in.subs) > 0 && !in.event.isLater() {
 			m.failf(e, "record %d overtakes e%d of the same key, which waits to be taken in", n.Ref, in.event.n)
 		}
 	}
@@ -677,11 +677,11 @@ func (m *storeModel) describe(b *driver.Batch) string {
 	}
 	for _, u := range b.Update {
 		if r := m.records[u.Ref]; r != nil {
-			fmt.Fprintf(&s, " update %d e%d %v%s leased=%v", u.Ref, r.event.n, u.State, u.Door, u.Leased)
+			fmt.Fprintf(&s, " update %d e%d %v%s/%s leased=%v", u.Ref, r.event.n, u.State, u.Door, u.Destination, u.Leased)
 		}
 		if u.Progress != nil {
 			p := progressOf(u)
-			fmt.Fprintf(&s, " next=%d skipped=%v attempts=%d failures=%d", p.Next, p.Skipped, p.Attempts, len(p.Failures))
+			fmt.Fprintf(&s, " next=%d skipped=%v attempts=%d failures=%d destination=%s", p.Next, p.Skipped, p.Attempts, len(p.Failures), p.Destination)
 		}
 	}
 	for _, ref := range b.Delete {

@@ -104,6 +104,7 @@ type storeSub struct {
 	shown    time.Time // the latest that it has shown since, at its steps
 
 	pace *storePace // nil if the schedule is not paced
+	line int        // LineCapacity of the present process; 0 for the default
 }
 
 func (s *storeSub) name(i int) string {
