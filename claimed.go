@@ -144,7 +144,7 @@ func (f *feeder) divideRecord(w *batch, r *record) (entering []*record, names []
 
 // parts returns the records that replace one with several targets.
 func (j *durable) parts(w *batch, r *record, d *dispatch, missing []int) (parts []*record) {
-	next := int(d.next)
+	next, due := int(d.next), d.takeNotBefore()
 	together := *r.Record // the targets that stay in one record, with the progress of all
 	together.Ref, together.Targets = 0, slices.Clone(r.Targets[:next])
 	for i := next; i < len(r.Targets); i++ {
@@ -153,19 +153,28 @@ func (j *durable) parts(w *batch, r *record, d *dispatch, missing []int) (parts 
 			together.Targets = append(together.Targets, r.Targets[i])
 			continue
 		}
-		d.next = int32(i)
-		part := j.encodeRow(w, d.splitOff(d.to.policy()), driver.Ready)
+		if d.next = int32(i); i != next {
+			d.passed()
+		}
+		split := d.splitOff(d.to.policy())
+		if i == next && due != 0 {
+			split.ensureStory().notBefore, split.row().asleep = due, d.row().asleep
+		}
+		part := j.encodeRow(w, split, driver.Ready)
 		if i == next && r.State != driver.Ready { // it waits, or is parked, as it was
 			part.State, part.Door, part.Destination, part.Due = r.State, r.Door, r.Destination, r.Due
 		}
-		if part.Leased = !isMissing; isMissing {
-			part.State, part.Door = driver.Parked, r.Targets[i]
+		if part.Leased = !isMissing; isMissing { // at the door of all destinations: others of its key come there, too
+			part.State, part.Door, part.Destination = driver.Parked, r.Targets[i], ""
 		}
 		parts = append(parts, w.decode(part))
 	}
 	if len(together.Targets) > next {
 		if slices.Contains(missing, next) { // for which it waits
 			together.State, together.Door, together.Destination, together.Due = driver.Ready, "", "", time.Time{}
+		}
+		if r.progress != nil && together.Targets[next] != r.Targets[next] {
+			together.Progress = w.encode(r.progress.onward())
 		}
 		together.Leased = true
 		parts = append(parts, w.decode(&together))

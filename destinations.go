@@ -39,9 +39,10 @@ const fullPatience = time.Second
 // destinations has the doors of a subscription's destinations. A delivery first passes the subscription's own door. Then the
 // user's function is asked for its destination, and it asks for admission at that door.
 //
-// Order by key is the subscription's. A delivery with a seat at one door holds back later ones of its key at the door where
-// the first of them took its seat, its home. The first of those that have waited there goes to its own destination, and has
-// its place at home all the same, until it has settled.
+// Order by key is the subscription's. A delivery that waits for a destination holds back later ones of its key at the door where
+// the first of them took its seat, their home. The first of those that have waited there goes to its own destination, and has
+// its place at home all the same, until it has settled. The subscription's own door is no home: those that wait there pass it
+// in their order, and then wait at home.
 type destinations struct {
 	own   *door // the subscription's
 	set   atomic.Pointer[destinationTerms]
@@ -343,18 +344,9 @@ func (m *machine) enter(w *worker, d *dispatch, s *Subscription, event *Event) (
 	if shut != nil {
 		d.goesTo(at)
 	} else {
-		m.leftFor(d, at)
+		m.leavesFor(d, at)
 	}
 	return at, pass, shut
-}
-
-// leftFor notes that a delivery enters a door. If it has its seat at another one, it does not come there any more.
-func (m *machine) leftFor(d *dispatch, at *door) {
-	d.leftFor(at)
-	if from := d.seatDoor(); d.seat().Number != 0 && from != at {
-		from.away(d)
-		m.tend(from)
-	}
 }
 
 // ask asks the user's function for the destination of a delivery, under the watch.
@@ -395,16 +387,19 @@ func (ds *destinations) panicked(p any) {
 	}
 }
 
-// behind returns the door at which an earlier delivery of the key holds a new one back, or nil.
+// behind returns the door at which an earlier delivery of the key holds back one that was not asked yet, or nil.
 func (ds *destinations) behind(d *dispatch) *door {
-	if d.key == "" || d.seat().Number != 0 || d.home() != nil {
+	sits := d.seat().Number != 0
+	switch {
+	case d.key == "", sits && d.seatDoor() != ds.own, d.home() != nil: // it is the first
 		return nil
+	case !sits && !d.hasPassed() && ds.own.holdsBack(d):
+		return ds.own
 	}
-	home := ds.homes.Of(d.key)
-	if home == nil || !home.holdsBack(d) {
-		return nil
+	if home := ds.homes.Of(d.key); home != nil && home.holdsBack(d) {
+		return home
 	}
-	return home
+	return nil
 }
 
 // holdsBack reports whether an earlier delivery of the key has its place at the door.

@@ -196,17 +196,17 @@ func (d *dispatch) isAwaitedByCall() bool {
 
 // row is the part of a dispatch that only a bus with a store has.
 type row struct {
-	ref      driver.Ref  // 0 until it has a record
-	position int64       // see Record
-	fence    int64       // the epoch of the lease under which it is in memory
-	parent   *dispatch   // from which it was split off, until that is recorded
-	copies   []*dispatch // once they are recorded
-	asleep   bool        // story.notBefore, if it is set, is the end of a snooze
-	unloads  bool        // it leaves memory, as the dispatch before it in its key's order did
-	crashes  int         // see Record; 0 once an attempt has not crashed the process
-	marked   bool        // it runs in a group of suspects
-	from     *door       // at which it was parked when it was claimed; nil for another
-	counted  bool        // that door counts it in spill.coming
+	ref      driver.Ref    // 0 until it has a record
+	position int64         // see Record
+	fence    int64         // the epoch of the lease under which it is in memory
+	parent   *dispatch     // from which it was split off, until that is recorded
+	copies   []*dispatch   // once they are recorded
+	asleep   time.Duration // of the snooze that ends at story.notBefore, if that is set; 0 for none
+	crashes  int           // see Record; 0 once an attempt has not crashed the process
+	from     *door         // at which it was parked when it was claimed; nil for another
+	counted  bool          // that door counts it in spill.coming
+	unloads  bool          // it leaves memory, as the dispatch before it in its key's order did
+	marked   bool          // it runs in a group of suspects
 }
 
 // row returns nil without a store.
@@ -422,9 +422,9 @@ func (d *dispatch) narrow() {
 	}
 	before, whole := d.ensureDetours(), d.story
 	d.story = whole.at(d.to.subscriptions[d.next])
-	d.story.unawaited, d.story.part = whole.unawaited, whole.part
+	d.story.unawaited, d.story.part, d.story.notBefore = whole.unawaited, whole.part, whole.notBefore
 	after := d.ensureDetours()
-	after.observed, after.skipped = before.observed, before.skipped
+	after.observed, after.skipped, after.snoozes = before.observed, before.skipped, before.snoozes
 	if f := d.lastFailure(); f != nil {
 		d.attempt = f.attempt
 	}

@@ -358,7 +358,7 @@ func (m *machine) park(d *dispatch, at *door, why *barrier, until int64) (all bo
 		}
 		parked.ensureStory().notBefore = until
 		if row := parked.row(); row != nil {
-			row.asleep = true
+			row.asleep = time.Duration(until - m.time.Nanos())
 		}
 		parked.ensureDetours().snoozes++
 		m.report.snoozed(parked, s, parked.story.detours.snoozes)
@@ -483,7 +483,7 @@ func (m *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	waiter := d.waiter()
 	last := waiter != nil && waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
 	d.state = stateSettled
-	d.arrived()
+	m.arrived(d)
 	m.leaveKey(d)
 	m.ledger.counter(outcome).Add(1)
 	m.leaveSeat(d)

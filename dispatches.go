@@ -333,7 +333,7 @@ func (v *views) describeRecord(r *record) DispatchInfo {
 			next++
 		}
 		i.Attempts, i.Targets, i.Snoozes = p.Attempts, r.Targets[min(next, len(r.Targets)):], p.Snoozes
-		if p.Asleep {
+		if p.AsleepFor != 0 {
 			i.State, i.Parked = DispatchParked, ParkSnoozed
 		}
 		if n := len(p.Failures); n > 0 {

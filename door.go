@@ -175,7 +175,7 @@ func (o *door) ask(b *Bus, d *dispatch, n, all int32) (pass uint64, why *barrier
 // comesAfterLocked reports whether an earlier delivery of the key has a seat.
 func (o *door) comesAfterLocked(d *dispatch) bool {
 	_, behind := o.line.First(d.key)
-	return d.key != "" && behind
+	return d.key != "" && behind && (o.whole != nil || !d.hasPassed())
 }
 
 // isLimited reports whether no call may begin beside others. While the bus has no free worker, a
@@ -196,6 +196,7 @@ const (
 	succeeded outcome = iota
 	failed
 	noOutcome
+	notCalled // the handler was admitted, and did not begin
 )
 
 // exit removes a delivery that was admitted, and reports its outcome to the circuit.
@@ -216,10 +217,10 @@ func (o *door) exit(b *Bus, d *dispatch, pass uint64, what outcome) (change circ
 		}
 	case failed:
 		d.story.mark, change = o.circuit.Failed(pass, b.time.Nanos(), was)
-	case noOutcome:
+	case noOutcome, notCalled:
 		o.circuit.ReturnPermit(pass)
 	}
-	if pass&circuit.Slowed != 0 {
+	if pass&circuit.Slowed != 0 && what != notCalled {
 		o.quicken(b)
 	}
 	return change

@@ -292,7 +292,7 @@ func (j *durable) unload(d *dispatch) {
 		j.endWait(waiter)
 	}
 	d.state = stateSettled
-	d.arrived()
+	j.machine.arrived(d)
 	if d.hasTurn {
 		d.hasTurn = false
 		gate := j.machine.gateOf(d)

@@ -53,6 +53,29 @@ func TestD11_ARefusedDeliveryReleasesTheLine(t *testing.T) {
 	})
 }
 
+// Of calls that begin after a Throttle, one that was admitted and did not begin lets no more begin.
+func TestF8_ACallThatDidNotBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, err := New()
+		require.NoError(t, err)
+		s, err := bus.Subscribe("x", func(context.Context, Event) error { return nil })
+		require.NoError(t, err)
+		s.door.slow(bus.time.Nanos())
+		for range 3 {
+			d := &dispatch{to: bus.registry.routes.Find("x", 0)}
+			pass, why := s.door.enter(bus, d)
+			require.Nil(t, why)
+			s.door.exit(bus, d, pass, notCalled)
+		}
+		_, why := s.door.enter(bus, &dispatch{to: bus.registry.routes.Find("x", 0)})
+		require.Nil(t, why)
+		_, why = s.door.enter(bus, &dispatch{to: bus.registry.routes.Find("x", 0)})
+		require.Same(t, slowed, why)
+		s.door.end()
+		require.NoError(t, bus.Shutdown(t.Context()))
+	})
+}
+
 // A delivery may reach the store while a claim that cannot see it yet is in progress. Then the door
 // asks again: it must not let later deliveries in meanwhile.
 func TestD5_AClaimMissesADeliveryThatIsNotCommitted(t *testing.T) {
@@ -222,7 +245,7 @@ func TestC4_TheJSONOfRecordsIsStable(t *testing.T) {
 			`"history_omitted":1,"edited":true,"original":"eyJvcmRlciI6N30="}`),
 		Progress: []byte(`{"next":1,"skipped":[1],"attempts":1,"failures":[` + failure + `],"first_failures":1,"omitted":1,` +
 			`"omitted_here":1,"previous_delay":1500000000,"parked_for":1500000000,` +
-			`"budgets":[{"subscription":"mail","rule":1,"failures":1,"previous_delay":1500000000}],"part":true,"snoozes":2,"destination":"a","asleep":true}`),
+			`"budgets":[{"subscription":"mail","rule":1,"failures":1,"previous_delay":1500000000}],"part":true,"snoozes":2,"destination":"a","asleep_for":1500000000}`),
 	}
 	decoded, err := decodeRecord(r)
 	require.NoError(t, err)

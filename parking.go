@@ -347,11 +347,11 @@ func (o *door) slowUntil() int64 {
 // postpone ends a call without an outcome: it was withdrawn, or the handler has asked for that. It returns how the delivery is
 // parked, and until when if it sleeps.
 func (m *machine) postpone(d *dispatch, at *door, pass uint64, r *result) (as *barrier, until int64) {
-	v, now := r.verdict, m.time.Nanos()
+	v, now, what := r.verdict, m.time.Nanos(), noOutcome
 	d.goesTo(at)
 	switch {
 	case !v.postpones():
-		as = r.shut
+		as, what = r.shut, notCalled
 	case v.snooze != nil:
 		as, until = asleep, timeline.Later(now, v.snooze.delay)
 	default:
@@ -361,7 +361,7 @@ func (m *machine) postpone(d *dispatch, at *door, pass uint64, r *result) (as *b
 			m.report.throttled(d, at, delay, v.text)
 		}
 	}
-	m.exit(d, at, pass, noOutcome)
+	m.exit(d, at, pass, what)
 	return as, until
 }
 

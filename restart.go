@@ -364,7 +364,7 @@ func (j *durable) detain(d *dispatch, s *row) bool {
 	switch due := d.takeNotBefore(); {
 	case s.unloads, j.machine.stops(d):
 		j.unload(d)
-	case due > j.time.Nanos() && s.asleep:
+	case due > j.time.Nanos() && s.asleep != 0:
 		j.machine.sleep(d, due)
 	case due > j.time.Nanos():
 		j.machine.delayUntil(d, due)

@@ -100,7 +100,13 @@ type recordProgress struct {
 	Part          bool           `json:"part,omitempty"` // it was split off: its outcome is not the event's
 	Snoozes       int            `json:"snoozes,omitempty"`
 	Destination   string         `json:"destination,omitempty"` // of the next target, once it was asked
-	Asleep        bool           `json:"asleep,omitempty"`      // it is snoozed until Due, and does not wait for a retry
+	AsleepFor     time.Duration  `json:"asleep_for,omitempty"`  // how long it is snoozed until Due; 0 for a wait for a retry
+}
+
+// onward returns the progress for the target after the next one.
+func (p recordProgress) onward() recordProgress {
+	p.OmittedHere, p.Destination, p.AsleepFor = 0, "", 0
+	return p
 }
 
 // recordBudget is how much of a retry rule's budget a dispatch has spent.
@@ -145,7 +151,10 @@ func (j *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passe
 	}
 	if s := d.story; s != nil {
 		p.Omitted, p.OmittedHere, p.FirstFailures = int(s.omitted), int(s.omittedHere), int(s.first)
-		p.PreviousDelay, p.ParkedFor, p.Part, p.Asleep = s.previous, s.parked, s.part, s.notBefore != 0 && d.row().asleep
+		p.PreviousDelay, p.ParkedFor, p.Part = s.previous, s.parked, s.part
+		if s.notBefore != 0 {
+			p.AsleepFor = d.row().asleep
+		}
 		for i := range s.failures {
 			f := d.failureOf(&s.failures[i], j.time)
 			f.Subscription = d.to.recordedName(s.failures[i].subscription)
@@ -242,17 +251,28 @@ func (j *durable) decodeRow(r *record, to *targets) *dispatch {
 	return d
 }
 
-// dueAfter returns the Due of a waiting record. If the clock was set back after the failure that it
-// follows, the whole delay begins now: otherwise the retry would be late by as much.
+// dueAfter returns the Due of a waiting record. If the clock was set back after the failure or the snooze that it
+// follows, the whole delay begins now: otherwise it would be late by as much.
 func (r *record) dueAfter(now time.Time) time.Time {
-	if r.progress == nil || len(r.progress.Failures) == 0 {
-		return r.Due
-	}
-	last := r.progress.Failures[len(r.progress.Failures)-1].Time
-	if last.After(now) {
-		return now.Add(r.Due.Sub(last))
+	began := r.delayedSince()
+	if began.After(now) {
+		return now.Add(r.Due.Sub(began))
 	}
 	return r.Due
+}
+
+// delayedSince returns when the delay began that ends at Due, or the zero time.
+func (r *record) delayedSince() time.Time {
+	switch p := r.progress; {
+	case p == nil:
+		return time.Time{}
+	case p.AsleepFor != 0:
+		return r.Due.Add(-p.AsleepFor)
+	case len(p.Failures) > 0:
+		return p.Failures[len(p.Failures)-1].Time
+	default:
+		return time.Time{}
+	}
 }
 
 func (j *durable) decodeProgress(d *dispatch, p *recordProgress, now timeline.Instant) {
@@ -285,7 +305,7 @@ func (j *durable) decodeProgress(d *dispatch, p *recordProgress, now timeline.In
 		}
 		d.story.failures = append(d.story.failures, kept)
 	}
-	d.origin.row.asleep = p.Asleep
+	d.origin.row.asleep = p.AsleepFor
 	if len(p.Skipped)+len(p.Budgets)+p.Snoozes+len(p.Destination) == 0 {
 		return
 	}

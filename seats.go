@@ -24,11 +24,20 @@ func (d *dispatch) seat() line.Seat {
 // seatedAt returns the subscription at which the dispatch has its seat: its last target.
 func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to.subscriptions)-1] }
 
-// isClaimed reports whether the delivery was claimed from those that are parked at its last target's
-// door, or holds back others of its key there: memory keeps it.
-func (d *dispatch) isClaimed() bool {
+// isClaimedAt reports whether the delivery was claimed from those that are parked at the door, or has passed the subscription's:
+// memory keeps it.
+func (d *dispatch) isClaimedAt(o *door) bool {
 	s := d.row()
-	return s != nil && s.from != nil || d.home() != nil
+	return s != nil && s.from == o || d.hasPassed()
+}
+
+// hasPassed reports whether the delivery has had a place at a destination: all of its key at the subscription's own door are later.
+func (d *dispatch) hasPassed() bool {
+	if home := d.home(); home != nil {
+		return home.whole != nil
+	}
+	s := d.row()
+	return s != nil && s.from != nil && s.from.whole != nil
 }
 
 // seatDoor returns the door at which the dispatch has its seat, or would get one.
@@ -57,13 +66,13 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 		return nil, false, o.closed
 	case seated:
 	case how == snoozed && o.spill.allowed: // it does not come before others: only the store needs to have it, if it has no key
-		if d.key == "" && full && !d.isClaimed() {
+		if d.key == "" && full && !d.isClaimedAt(o) {
 			return nil, true, ""
 		}
-	case o.goesToStoreLocked(d), o.spill.allowed && full && !d.isClaimed():
+	case o.goesToStoreLocked(d), o.spill.allowed && full && !d.isClaimedAt(o):
 		o.spillLocked(d, how)
 		return nil, true, ""
-	case !full || d.isClaimed():
+	case !full || d.isClaimedAt(o):
 	case o.terms().whenFull == DropNewestWhenFull:
 		return d, false, ""
 	case o.terms().whenFull == DropOldestWhenFull:
@@ -74,7 +83,7 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 		o.line.Drop(oldest)
 		o.countLocked(b) // before the victim settles: see unsettled
 		victim = oldest
-	case o.terms().whenFull == DeadLetterWhenFull, !parkingRules[how].publishWaits, d.inside && o.line.Taken()/2 >= o.terms().capacity,
+	case o.terms().whenFull == DeadLetterWhenFull, !parkingRules[how].publishWaits, d.inside && o.seatsLocked()/2 >= o.terms().capacity,
 		o.whole != nil: // a publisher does not know the destination
 		return nil, false, ReasonOverflow
 	}
@@ -97,7 +106,16 @@ func (o *door) holdBehindLocked(b *Bus, first *dispatch, how parking) {
 
 // isFullLocked reports whether the line has as many deliveries as memory keeps.
 func (o *door) isFullLocked() bool {
-	return o.line.Taken() >= o.terms().capacity || o.whole != nil && o.spill.allowed && o.of().destinations.isFull()
+	return o.seatsLocked() >= o.terms().capacity || o.whole != nil && o.spill.allowed && o.of().destinations.isFull()
+}
+
+// seatsLocked returns the seats for which the line has its capacity. Deliveries behind one of their key that waits for another
+// destination must not take those of this one's: while memory has room for them, they count in all lines together only.
+func (o *door) seatsLocked() int {
+	if o.whole == nil || o.of().destinations.isFull() {
+		return o.line.Taken()
+	}
+	return o.line.Taken() - o.line.Strangers()
 }
 
 // parksLocked returns how a delivery is parked that a barrier has refused: as the one that it comes behind,
@@ -169,20 +187,59 @@ func (m *machine) sit(d *dispatch, at *door, why *barrier) (victim *dispatch, sp
 	if from := d.seatDoor(); d.seat().Number != 0 && from != at {
 		from.lend(m.Bus, d)
 		defer m.tend(from)
-	} else if home := ds.homes.Of(d.key); home != nil && home != at && d.seat().Number == 0 && d.home() == nil {
+	} else if home := ds.homes.Of(d.key); home != nil && home != at && d.seat().Number == 0 && d.home() == nil && (at.whole != nil || d.hasPassed()) {
 		home.follow(d)
 	}
-	d.leftFor(at)
+	m.leftFor(d, at)
 	if at.whole != nil { // it may have been forgotten since it refused the delivery
 		var unpin func()
 		at, unpin = ds.pinned(at.name)
 		defer unpin()
 	}
-	victim, spills, refused = at.sit(m.Bus, d, why)
+	if victim, spills, refused = at.sit(m.Bus, d, why); refused != "" || victim == d { // it settles, and keeps its place until then
+		return victim, spills, refused
+	}
+	m.leavesOwn(d)
 	if home := d.home(); home != nil && d.seat().Number != 0 {
 		home.leads(m.Bus, d, parking(d.seat().Reason))
 	}
 	return victim, spills, refused
+}
+
+// leavesOwn frees the place in its key's order that a delivery has at the subscription's own door, if it has one at its
+// destination now: others of its key come to that, and wait there. So the line of the own door has only deliveries that wait
+// for what the subscription has, and those of a dead destination do not fill it.
+func (m *machine) leavesOwn(d *dispatch) {
+	if own := d.home(); own != nil && own.whole == nil {
+		d.story.detours.home = nil
+		own.returned(m.Bus, d)
+		m.tend(own)
+	}
+}
+
+// leavesFor notes that a delivery enters a door. If it has a seat at another one, it gets one here instead.
+func (m *machine) leavesFor(d *dispatch, at *door) {
+	m.leftFor(d, at)
+	from := d.seatDoor()
+	if d.seat().Number == 0 || from == at {
+		return
+	}
+	from.lend(m.Bus, d)
+	at.seatInside(m.Bus, d)
+	m.leavesOwn(d)
+	m.tend(from)
+}
+
+// seatInside gives a delivery that has entered a seat.
+func (o *door) seatInside(b *Bus, d *dispatch) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	d.ensureDetours().at = o
+	o.line.Sit(d)
+	o.line.Move(d, line.Inside)
+	o.circuit.Gate.Or(circuit.Line)
+	o.isHomeLocked(d)
+	o.countLocked(b)
 }
 
 // leads notes how a delivery is parked at another door that has its place in the order of its key here.

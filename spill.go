@@ -37,7 +37,7 @@ func (o *door) spilled() {
 // goesToStoreLocked reports whether a delivery would overtake another in the store, or on its way
 // from there.
 func (o *door) goesToStoreLocked(d *dispatch) bool {
-	return !d.isClaimed() && (o.spill.onDisk || d.key != "" && o.spill.coming[d.key] > 0)
+	return !d.isClaimedAt(o) && (o.spill.onDisk || d.key != "" && o.spill.coming[d.key] > 0)
 }
 
 // begin makes the feeder claim the deliveries that the store may have for the door. The feeder has
@@ -47,7 +47,7 @@ func (s *spill) begin() { s.onDisk, s.asked = true, true }
 // asksLocked reports whether the feeder must claim deliveries now.
 func (o *door) asksLocked() bool {
 	s := &o.spill
-	if !s.onDisk || s.asked || o.closed != "" || o.line.Taken()+s.inbound > o.claimsUpTo()/2 {
+	if !s.onDisk || s.asked || o.closed != "" || o.seatsLocked()+s.inbound > o.claimsUpTo()/2 {
 		return false
 	}
 	s.asked = true
@@ -66,7 +66,7 @@ func (o *door) roomToClaim(most int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spill.again = o.spill.committing > 0 // the claim may miss those
-	return max(1, min(most, o.claimsUpTo()-o.line.Taken()-o.spill.inbound))
+	return max(1, min(most, o.claimsUpTo()-o.seatsLocked()-o.spill.inbound))
 }
 
 // claimsUpTo returns how long a line may become by claims. While all lines of the subscription are as long as memory keeps
@@ -110,7 +110,7 @@ func (o *door) comes(d *dispatch) {
 	}
 	o.spill.coming[d.key]++
 	o.spill.inbound++
-	if o.whole != nil && (o.line.Taken()+o.spill.inbound > o.terms().capacity || o.of().destinations.isFull()) {
+	if o.whole != nil && (o.seatsLocked()+o.spill.inbound > o.terms().capacity || o.of().destinations.isFull()) {
 		// The feeder claims for all destinations at first. The store may have more of this one: they stay there until it asks.
 		o.spill.onDisk, o.spill.again = true, true
 	}
@@ -141,17 +141,18 @@ func (o *door) arrivedLocked(d *dispatch) {
 	o.endLineLocked()
 }
 
-// arrived is arrivedLocked for a dispatch that settles, leaves memory, or goes to another door.
-func (d *dispatch) arrived() {
+// arrived is arrivedLocked for a dispatch that settles, leaves memory, or goes to another door. The door may ask for others then.
+func (m *machine) arrived(d *dispatch) {
 	if s := d.row(); s != nil && s.counted {
 		s.from.arrived(d)
+		m.tend(s.from)
 	}
 }
 
 // leftFor notes that a claimed delivery goes to another door than the one where it was parked.
-func (d *dispatch) leftFor(at *door) {
+func (m *machine) leftFor(d *dispatch, at *door) {
 	if s := d.row(); s != nil && s.from != at {
-		d.arrived()
+		m.arrived(d)
 	}
 }
 
@@ -177,9 +178,9 @@ func (o *door) forgetSpill() {
 	o.endLineLocked()
 }
 
-// isHomeLocked notes that later deliveries of the key wait here.
+// isHomeLocked notes that later deliveries of the key wait here, if it is a destination's door.
 func (o *door) isHomeLocked(d *dispatch) {
-	if ds := o.of().destinations; ds != nil && d.key != "" {
+	if ds := o.of().destinations; ds != nil && o.whole != nil && d.key != "" {
 		ds.homes.Keep(d.key, o)
 	}
 }

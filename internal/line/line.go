@@ -59,6 +59,7 @@ type Line[T Holder] struct {
 	at     [places]int  // seats in each place but Away
 	parked [Reasons]int // seats in the line, by reason
 	taken  int
+	others int // strangers
 	last   uint64
 }
 
@@ -72,6 +73,9 @@ type keyed[T Holder] struct {
 
 // Taken returns the number of seats.
 func (l *Line[T]) Taken() int { return l.taken }
+
+// Strangers returns how many of the seats are behind a holder that has its own in another line.
+func (l *Line[T]) Strangers() int { return l.others }
 
 // Count returns the number of holders in a place other than Away.
 func (l *Line[T]) Count(p Place) int { return l.at[p] }
@@ -137,14 +141,30 @@ func (l *Line[T]) Sit(x T) {
 	if key == "" {
 		return
 	}
-	if k := l.keys[key]; k != nil {
-		k.behind = append(k.behind, x)
-		return
+	if !l.queue(x) {
+		l.begin(&keyed[T]{first: x})
 	}
+}
+
+// queue puts a holder behind the others of its key. It reports whether there are any.
+func (l *Line[T]) queue(x T) bool {
+	k := l.keys[x.Key()]
+	if k == nil {
+		return false
+	}
+	k.behind = append(k.behind, x)
+	if k.elsewhere {
+		l.others++
+	}
+	return true
+}
+
+// begin adds the first holder of a key.
+func (l *Line[T]) begin(k *keyed[T]) {
 	if l.keys == nil {
 		l.keys = make(map[string]*keyed[T])
 	}
-	l.keys[key] = &keyed[T]{first: x}
+	l.keys[k.first.Key()] = k
 }
 
 // Park puts a holder with a seat into the line. If until is not 0, it sleeps there: until Wake wakes it, neither it nor
@@ -332,6 +352,9 @@ func (l *Line[T]) Leave(x T) {
 func (l *Line[T]) Lend(x T) {
 	l.Move(x, Away)
 	if k := l.keys[x.Key()]; k != nil && k.first == x {
+		if !k.elsewhere {
+			l.others += len(k.behind)
+		}
 		k.elsewhere, k.reason = true, x.Seat().Reason
 	}
 	*x.Seat() = Seat{}
@@ -340,14 +363,9 @@ func (l *Line[T]) Lend(x T) {
 
 // Follow gives a holder that takes a seat in another line a place in the order of its key.
 func (l *Line[T]) Follow(x T) {
-	if l.keys == nil {
-		l.keys = make(map[string]*keyed[T])
+	if !l.queue(x) {
+		l.begin(&keyed[T]{first: x, elsewhere: true})
 	}
-	if k := l.keys[x.Key()]; k != nil {
-		k.behind = append(k.behind, x)
-		return
-	}
-	l.keys[x.Key()] = &keyed[T]{first: x, elsewhere: true}
 }
 
 // Return frees the place before others of the key. The next holder becomes the first.
@@ -357,8 +375,11 @@ func (l *Line[T]) Return(x T) {
 	switch {
 	case k == nil:
 	case k.first != x:
-		k.behind = slices.DeleteFunc(k.behind, func(y T) bool { return x == y })
+		l.without(k, func(y T) bool { return x == y })
 	case len(k.behind) > 0:
+		if k.elsewhere {
+			l.others -= len(k.behind)
+		}
 		var none T
 		k.first = k.behind[0]
 		k.behind[0] = none
@@ -371,6 +392,14 @@ func (l *Line[T]) Return(x T) {
 		if len(l.keys) == 0 {
 			l.keys = nil // a map keeps the memory of removed keys
 		}
+	}
+}
+
+// without removes holders that are behind the first of their key.
+func (l *Line[T]) without(k *keyed[T], leaves func(T) bool) {
+	before := len(k.behind)
+	if k.behind = slices.DeleteFunc(k.behind, leaves); k.elsewhere {
+		l.others -= before - len(k.behind)
 	}
 }
 
@@ -393,7 +422,7 @@ func (l *Line[T]) Empty() []T {
 	all := l.All()
 	l.asleep, l.ready, l.fresh, l.visit = nil, nil, nil, nil
 	for _, k := range l.keys {
-		k.behind = slices.DeleteFunc(k.behind, func(x T) bool { return x.Seat().Place == Parked })
+		l.without(k, func(x T) bool { return x.Seat().Place == Parked })
 	}
 	for _, x := range all {
 		l.Move(x, Away)

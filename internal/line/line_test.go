@@ -17,6 +17,7 @@ type holder struct {
 
 	failed bool
 	visits bool
+	lent   bool // its seat is in another line
 }
 
 func (h *holder) Seat() *line.Seat { return &h.seat }
@@ -58,6 +59,11 @@ func TestHoldersOfAKeyGoOneAfterTheOther(t *testing.T) {
 	require.False(t, ok)
 }
 
+// without returns a list without one of its holders.
+func without(all []*holder, x *holder) []*holder {
+	return slices.DeleteFunc(all, func(y *holder) bool { return x == y })
+}
+
 // Random walks against a list that is searched.
 func TestLineAgainstAModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -86,7 +92,7 @@ func TestLineAgainstAModel(t *testing.T) {
 			return rapid.SampledFrom(all).Draw(t, "holder")
 		}
 		for step := range 60 {
-			switch rapid.IntRange(0, 9).Draw(t, "step") {
+			switch rapid.IntRange(0, 12).Draw(t, "step") {
 			case 0, 1:
 				x := &holder{name: step, key: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "key")}
 				l.Sit(x)
@@ -97,6 +103,25 @@ func TestLineAgainstAModel(t *testing.T) {
 			case 2:
 				if front, ok := l.Front(); ok {
 					l.Go(front)
+				}
+			case 10:
+				if x := pick(line.Coming, line.Inside); x != nil {
+					l.Lend(x)
+					if x.lent = x.key != ""; !x.lent {
+						l.Return(x)
+						seated = without(seated, x)
+					}
+				}
+			case 11:
+				x := &holder{name: step, key: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key"), lent: true}
+				if _, taken := l.First(x.key); !taken {
+					l.Follow(x)
+					seated = append(seated, x)
+				}
+			case 12:
+				if i := slices.IndexFunc(seated, func(x *holder) bool { return x.lent }); i >= 0 {
+					l.Return(seated[i])
+					seated = without(seated, seated[i])
 				}
 			case 9:
 				if fresh, ok := l.Fresh(rapid.Bool().Draw(t, "newest")); ok {
@@ -114,13 +139,13 @@ func TestLineAgainstAModel(t *testing.T) {
 			case 5:
 				if x := pick(line.Coming, line.Inside); x != nil {
 					l.Leave(x)
-					seated = slices.DeleteFunc(seated, func(y *holder) bool { return x == y })
+					seated = without(seated, x)
 				}
 			case 6:
 				if oldest, ok := l.Oldest(); ok {
 					l.Drop(oldest)
 					l.Leave(oldest)
-					seated = slices.DeleteFunc(seated, func(y *holder) bool { return oldest == y })
+					seated = without(seated, oldest)
 				}
 			case 7:
 				if x := pick(line.Parked); x != nil {
@@ -130,7 +155,7 @@ func TestLineAgainstAModel(t *testing.T) {
 				if rapid.IntRange(0, 9).Draw(t, "empties") == 0 {
 					for _, x := range l.Empty() {
 						l.Leave(x)
-						seated = slices.DeleteFunc(seated, func(y *holder) bool { return x == y })
+						seated = without(seated, x)
 					}
 				}
 			}
@@ -148,15 +173,23 @@ func TestLineAgainstAModel(t *testing.T) {
 			}
 			var parked []*holder
 			var reasons [line.Reasons]int
-			for _, x := range seated {
+			taken, strangers := 0, 0
+			for i, x := range seated {
+				if x.lent {
+					continue
+				}
+				taken++
+				if first := slices.IndexFunc(seated, func(y *holder) bool { return y.key == x.key }); x.key != "" && first < i && seated[first].lent {
+					strangers++
+				}
 				if x.seat.Place == line.Parked {
 					parked = append(parked, x)
 					reasons[x.seat.Reason]++
 				}
 			}
-			if !slices.Equal(l.All(), parked) || l.Parked() != reasons || l.Taken() != len(seated) {
-				t.Fatalf("step %d: %v parked, want %v; reasons %v, want %v; %d taken of %d",
-					step, l.All(), parked, l.Parked(), reasons, l.Taken(), len(seated))
+			if !slices.Equal(l.All(), parked) || l.Parked() != reasons || l.Taken() != taken || l.Strangers() != strangers {
+				t.Fatalf("step %d: %v parked, want %v; reasons %v, want %v; %d taken of %d, %d strangers of %d",
+					step, l.All(), parked, l.Parked(), reasons, l.Taken(), taken, l.Strangers(), strangers)
 			}
 			if oldest, ok := l.Oldest(); ok != (len(parked) > 0) || ok && oldest != parked[0] {
 				t.Fatalf("step %d: the oldest is %+v, want the first of %v", step, oldest, parked)
