@@ -52,18 +52,16 @@ type call struct {
 	cancellation atomic.Pointer[cancellation] // nil until first used
 	word         deadline.Word                // the attempt, and the state for which the worker and the watch compete
 	target       int32
-	heirs        uint32 // how many subscriptions have taken over that of the target, one after the other
 }
 
 var _ context.Context = (*call)(nil)
 
 // subscription returns the subscription whose handler the call runs.
 func (c *call) subscription() *Subscription {
-	s := c.dispatch.to.subscriptions[c.target]
-	for range c.heirs {
-		s = s.heir.Load()
+	if a := c.cancellation.Load(); a != nil && a.heir != nil {
+		return a.heir
 	}
-	return s
+	return c.dispatch.to.subscriptions[c.target]
 }
 
 func (c *call) bus() *Bus { return c.subscription().bus }
@@ -150,6 +148,8 @@ func (c *call) handle(s *Subscription, event *Event) (err error) {
 // cancellation is the state of a call whose handler uses Done or Deadline, derives a context, or
 // waits for an event.
 type cancellation struct {
+	heir *Subscription // the subscription whose handler the call runs, if it has taken over the target's; fixed
+
 	mu       sync.Mutex // guards the following
 	deadline time.Time  // zero until first used
 	done     chan struct{}

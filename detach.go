@@ -115,27 +115,24 @@ func (m *machine) leaves(at *door, d *dispatch) {
 
 // outlives counts a delivery that has outlived its subscription, and reports whether it is dropped.
 func (d *dispatch) outlives(s *Subscription) (drops bool) {
-	s, _ = s.latest()
+	s = s.latest()
 	if in := s.retired.Load(); in != nil {
 		in.ended.Add(1)
 	}
 	return s.door.terms().drops
 }
 
-// latest returns the subscription that has taken this one over, or itself, and how many have, one after the other.
-func (s *Subscription) latest() (now *Subscription, heirs uint32) {
-	for now = s; ; heirs++ {
-		heir := now.heir.Load()
-		if heir == nil {
-			return now, heirs
-		}
-		now = heir
+// latest returns the last subscription that has taken this one over, or itself.
+func (s *Subscription) latest() *Subscription {
+	for heir := s; heir != nil; heir = s.heir.Load() {
+		s = heir
 	}
+	return s
 }
 
 // hasEnded reports whether the subscription has ended, and no other one has taken it over.
 func (s *Subscription) hasEnded() bool {
-	now, _ := s.latest()
+	now := s.latest()
 	return !now.Exists()
 }
 

@@ -110,7 +110,9 @@ func (m *machine) begin(w *worker, d *dispatch, at *door, pass uint64) *call {
 		c, w.calls = &w.calls[0], w.calls[1:]
 	}
 	c.dispatch, c.target, c.word = d, d.next, deadline.Begin(uint32(d.attempt))
-	_, c.heirs = d.to.subscriptions[d.next].latest()
+	if s := d.to.subscriptions[d.next]; s.heir.Load() != nil {
+		c.cancellation.Store(&cancellation{heir: s.latest()}) // few calls have one this early: it keeps calls small
+	}
 	now, exact := m.time.Recent()
 	w.call = callState{at: at, pass: pass, started: now.Nanos}
 	switch {

@@ -320,8 +320,8 @@ func (r *registry) newTargets(eventType string, subscriptions []*Subscription) *
 	// One that was just taken over, and the one that has taken it over, are the same.
 	if slices.ContainsFunc(subscriptions, func(s *Subscription) bool { return s.heir.Load() != nil }) {
 		subscriptions = slices.DeleteFunc(slices.Clone(subscriptions), func(s *Subscription) bool {
-			now, heirs := s.latest()
-			return heirs > 0 && slices.Contains(subscriptions, now)
+			now := s.latest()
+			return now != s && slices.Contains(subscriptions, now)
 		})
 	}
 	to := &targets{eventType: strings.Clone(eventType), subscriptions: subscriptions}
