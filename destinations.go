@@ -55,7 +55,7 @@ type destinations struct {
 
 	evicting sync.Mutex // held while a victim is chosen; it comes before mu
 
-	mu     sync.Mutex // guards the following; it comes before door.mu
+	mu     sync.RWMutex // guards the following; it comes before door.mu
 	doors  map[string]*list.Element
 	used   list.List // of *door, the one used last first
 	closed Reason    // set once the lines accept no deliveries
@@ -176,8 +176,8 @@ func (ds *destinations) claiming() (names []string) {
 
 // find returns the door of a destination that is in use, or nil.
 func (ds *destinations) find(name string) *door {
-	ds.mu.Lock()
-	defer ds.mu.Unlock()
+	ds.mu.RLock()
+	defer ds.mu.RUnlock()
 	if e := ds.doors[name]; e != nil {
 		return e.Value.(*door)
 	}
@@ -185,8 +185,9 @@ func (ds *destinations) find(name string) *door {
 }
 
 // door returns the door of a destination, and makes a missing one. It is that of the common destination if there are too many.
-func (ds *destinations) door(name string) *door {
-	o, first := ds.get(name)
+// The name is as the user's function has given it.
+func (ds *destinations) door(given string) *door {
+	o, first := ds.get(given)
 	if first {
 		ds.of().bus.log.Warn("destinations share the common one: too many are in use",
 			zap.String("subscription_id", ds.of().id), zap.Int("destinations", MaxDestinations))
@@ -195,12 +196,20 @@ func (ds *destinations) door(name string) *door {
 }
 
 // get is door. first is set if it is the first time that the common destination is shared.
-func (ds *destinations) get(name string) (o *door, first bool) {
+func (ds *destinations) get(given string) (o *door, first bool) {
+	now := ds.of().bus.time.Shared()
+	if o = ds.find(given); o != nil && now != nil && o.used.Load() == now.Nanos { // since the last tick: its place among the used ones is right
+		return o, false
+	}
+	name := destinationName(given)
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
 	if e := ds.doors[name]; e != nil {
 		ds.used.MoveToFront(e)
-		return e.Value.(*door), false
+		if o = e.Value.(*door); now != nil {
+			o.used.Store(now.Nanos)
+		}
+		return o, false
 	}
 	if len(ds.doors) >= MaxDestinations && name != CommonDestination && !ds.forgetLocked() {
 		ds.shared.Add(1)
@@ -331,8 +340,7 @@ func (m *machine) enter(w *worker, d *dispatch, s *Subscription, event *Event) (
 		if pass, shut = at.enter(m.Bus, d); shut != nil {
 			return at, pass, shut
 		}
-		name = m.ask(w, d, at, pass, event)
-		if w.lost {
+		if name = m.ask(w, d, at, pass, event); w.lost {
 			return at, pass, nil
 		}
 		m.exit(d, at, pass, noOutcome)
@@ -358,7 +366,7 @@ func (m *machine) ask(w *worker, d *dispatch, at *door, pass uint64, event *Even
 			m.handlerExited(w, c, nil)
 		}
 	}()
-	name = destinationName(at.of().destinations.answer(*event))
+	name = at.of().destinations.answer(*event)
 	returned = true
 	if !c.word.End() {
 		m.endedLate(w, c, result{})

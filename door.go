@@ -30,6 +30,7 @@ type door struct {
 	ledger  *ledger
 
 	made          int64                     // when it was made
+	used          atomic.Int64              // the shared reading at which a destination was last moved among those that are used
 	pins          atomic.Int32              // uses of a destination's door by others than its deliveries
 	seats         atomic.Int32              // of the line
 	waits         atomic.Bool               // it is in destinations.waiting
