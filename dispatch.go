@@ -424,7 +424,7 @@ func (d *dispatch) narrow() {
 	d.story = whole.at(d.to.subscriptions[d.next])
 	d.story.unawaited, d.story.part, d.story.notBefore = whole.unawaited, whole.part, whole.notBefore
 	after := d.ensureDetours()
-	after.observed, after.skipped, after.snoozes = before.observed, before.skipped, before.snoozes
+	after.observed, after.skipped = before.observed, before.skipped
 	if f := d.lastFailure(); f != nil {
 		d.attempt = f.attempt
 	}
@@ -449,11 +449,11 @@ func (s *story) at(target *Subscription) *story {
 			part.detours = &detours{spent: slices.Clone(s.detours.spent)}
 		}
 	}
-	if s.detours != nil && s.detours.destination != "" {
+	if from := s.detours; from != nil && (from.destination != "" || from.snoozes > 0) {
 		if part.detours == nil {
 			part.detours = &detours{}
 		}
-		part.detours.destination = s.detours.destination
+		part.detours.destination, part.detours.snoozes = from.destination, from.snoozes
 	}
 	return part
 }

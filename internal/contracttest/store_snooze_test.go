@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -150,4 +151,54 @@ func TestF8_ACrashForgetsTheDelay(t *testing.T) {
 		shutdown(t, bus)
 		require.Empty(t, disk.Dump().Records)
 	})
+}
+
+// A subscription that is isolated since a restart finds what it has snoozed asleep, and later deliveries of the key behind it.
+func TestF6_ASleeperThatIsIsolatedNow(t *testing.T) {
+	for _, key := range []string{"", "k"} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			slept := false
+			subscribe := func(opts ...eventbus.SubscribeOption) (*eventbus.Bus, *eventbus.Subscription) {
+				bus, _ := disk.open(t)
+				first := disk.handles(t, bus, "first", nil)
+				disk.handles(t, bus, "mail", func(payload string, _ int) error {
+					if payload == "1" && !slept {
+						slept = true
+						return eventbus.Snooze(time.Hour)
+					}
+					return nil
+				}, opts...)
+				start(t, bus)
+				return bus, first
+			}
+			bus, first := subscribe()
+			require.NoError(t, first.Pause())
+			var opts []eventbus.PublishOption
+			if key != "" {
+				opts = append(opts, eventbus.Key(key))
+			}
+			id := mustPublish(t, bus, "a", "1", opts...)
+			mustPublish(t, bus, "a", "2", opts...)
+			time.Sleep(time.Minute)
+			want := []string{"mail 1 1", "mail 2 1"}
+			require.Equal(t, want[:2-len(key)], disk.took())
+			shutdown(t, bus)
+
+			bus, _ = subscribe(eventbus.Isolated())
+			time.Sleep(58 * time.Minute)
+			require.Empty(t, disk.took())
+			status, err := bus.Event(t.Context(), id)
+			require.NoError(t, err)
+			asleep := slices.IndexFunc(status.Dispatches, func(is eventbus.DispatchInfo) bool { return is.Parked == eventbus.ParkSnoozed })
+			require.GreaterOrEqual(t, asleep, 0)
+			require.Equal(t, 1, status.Dispatches[asleep].Snoozes)
+			time.Sleep(2 * time.Minute)
+			if key == "" {
+				want = want[:1]
+			}
+			require.Equal(t, want, disk.took())
+			shutdown(t, bus)
+		})
+	}
 }
