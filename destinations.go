@@ -62,9 +62,8 @@ type destinations struct {
 	full   int64     // until when no destination is looked for that is idle
 	told   bool      // the log says that the common one is shared
 
-	sharing sync.Mutex // guards waiting; it comes after door.mu
-	waiting []*door    // of which a delivery waits until others use less of the subscription's share of the workers
-	waits   atomic.Int32
+	shares  doorQueue // of which a delivery waits until others use less of the subscription's share of the workers
+	crowded doorQueue // that did not ask for what the store has, because the lines of all had no room
 
 	panics atomic.Bool // the log says that the user's function has panicked
 }
@@ -414,7 +413,10 @@ func (ds *destinations) behind(d *dispatch) *door {
 func (o *door) holdsBack(d *dispatch) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.comesAfterLocked(d) || o.goesToStoreLocked(d)
+	if o.whole == nil {
+		return o.comesAfterLocked(d) || o.goesToStoreLocked(d)
+	}
+	return o.comesAfterLocked(d) || !d.isClaimedAt(o) && o.isHomeOfLocked(d.key)
 }
 
 // tendAll tends a door that has changed, and if it is a subscription's own, those of all destinations.

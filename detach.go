@@ -155,7 +155,15 @@ func (s *Subscription) inherit(from *Subscription) (opens func(), err error) {
 	case from.gone.Swap(true): // Unsubscribe was first
 		return nil, fmt.Errorf("%w: %q is being unsubscribed", ErrDuplicateName, from.id)
 	}
-	made := s.door
+	made, divided := s.door, s.destinations
+	// Before renew: from then on, calls of the other one count for this one.
+	s.door, s.destinations, s.gate, s.counters, s.since = from.door, from.destinations, from.gate, from.counters, from.since
+	s.succeeds = from.succeeds
+	for _, name := range from.names() {
+		if name != s.id && !slices.Contains(s.formerly, name) {
+			s.formerly = append(slices.Clip(s.formerly), name)
+		}
+	}
 	report := func(at *door, change circuit.Change) {
 		s.inherited = append(s.inherited, func() {
 			s.bus.report.circuitChanged(at, change)
@@ -163,15 +171,8 @@ func (s *Subscription) inherit(from *Subscription) (opens func(), err error) {
 		})
 	}
 	report(from.door, from.door.renew(made, nil))
-	if s.destinations != nil {
-		from.destinations.renew(s.destinations, made, report)
-	}
-	s.door, s.destinations, s.gate, s.counters, s.since = from.door, from.destinations, from.gate, from.counters, from.since
-	s.succeeds = from.succeeds
-	for _, name := range from.names() {
-		if name != s.id && !slices.Contains(s.formerly, name) {
-			s.formerly = append(slices.Clip(s.formerly), name)
-		}
+	if divided != nil {
+		from.destinations.renew(divided, made, report)
 	}
 	from.heir.Store(s)
 	return func() { s.door.circuit.Gate.And(^uint64(circuit.Detached)) }, nil

@@ -33,7 +33,6 @@ type door struct {
 	used          atomic.Int64              // the shared reading at which a destination was last moved among those that are used
 	pins          atomic.Int32              // uses of a destination's door by others than its deliveries
 	seats         atomic.Int32              // of the line
-	waits         atomic.Bool               // it is in destinations.waiting
 	lastDirective atomic.Pointer[Directive] // directed, for readers that do not wait for the store; nil for none
 	directed      Directive                 // the last one; operators.directing guards it
 
@@ -267,7 +266,7 @@ func (m *machine) tends(o *door) (t tended) {
 	}
 	t = o.tend(m.Bus)
 	if t.shares {
-		o.of().destinations.awaitShare(o)
+		o.of().destinations.shares.add(o)
 		again := o.tend(m.Bus) // the calls may have ended before
 		t = tended{became: append(t.became, again.became...), asks: t.asks || again.asks, released: t.released || again.released, shares: again.shares}
 	}
@@ -427,7 +426,7 @@ func (o *door) countLocked(b *Bus) {
 	o.reported = parked
 	if o.whole != nil {
 		seats := int32(o.line.Taken() - o.line.Count(line.Leaving)) // a store takes its time until an evicted one has left
-		o.of().destinations.seats.Add(int64(seats - o.seats.Swap(seats)))
+		o.of().destinations.count(b, int64(seats-o.seats.Swap(seats)))
 	}
 	full := o.line.Taken() >= o.terms().capacity && !o.spill.allowed && o.terms().whenFull == WaitWhenFull && o.whole == nil && o.closed == "" && publishWaits(parked)
 	switch {

@@ -5,7 +5,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
+	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,6 +77,43 @@ func TestF8_ACallThatDidNotBegin(t *testing.T) {
 		s.door.end()
 		require.NoError(t, bus.Shutdown(t.Context()))
 	})
+}
+
+// What happens while a subscription takes a detached one over counts where it goes on.
+func TestD14_CallsThatEndWhileTheyAreTakenOver(t *testing.T) {
+	bus, err := New()
+	require.NoError(t, err)
+	var sub *Subscription
+	subscribe := func() {
+		sub, err = bus.Subscribe("ship", func(context.Context, Event) error { return nil },
+			Named("ships"), PerDestination(func(e Event) string { return e.Key[:1] }), Concurrency(1))
+		require.NoError(t, err)
+	}
+	subscribe()
+	require.NoError(t, bus.Start(t.Context()))
+	ctx, cancel := context.WithCancel(t.Context())
+	var publishers sync.WaitGroup
+	for i := range 2 {
+		publishers.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				_, _ = bus.Publish(ctx, "ship", n, Key(fmt.Sprint((i+n)%5, "k", n%40)))
+			}
+		})
+	}
+	for range 500 {
+		require.NoError(t, sub.Detach())
+		subscribe()
+		runtime.Gosched()
+	}
+	cancel()
+	publishers.Wait()
+	require.NoError(t, bus.Shutdown(t.Context()))
+	require.Zero(t, sub.destinations.seats.Load())
+	for to := range 5 {
+		for i := range 40 {
+			require.Nil(t, sub.destinations.homes.Of(fmt.Sprint(to, "k", i)))
+		}
+	}
 }
 
 // A delivery may reach the store while a claim that cannot see it yet is in progress. Then the door

@@ -2,6 +2,8 @@ package eventbus
 
 import (
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/line"
@@ -60,7 +62,7 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 	if o.of().destinations != nil && !seated { // also if only the store keeps it
 		d.ensureDetours().at = o
 	}
-	full := o.isFullLocked()
+	full := o.isFullLocked(d)
 	switch {
 	case o.closed != "":
 		return nil, false, o.closed
@@ -76,7 +78,7 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 	case o.terms().whenFull == DropNewestWhenFull:
 		return d, false, ""
 	case o.terms().whenFull == DropOldestWhenFull:
-		oldest, ok := o.line.Oldest()
+		oldest, ok := o.line.Oldest(false)
 		if !ok { // all are inside or on their way
 			return d, false, ""
 		}
@@ -104,19 +106,18 @@ func (o *door) holdBehindLocked(b *Bus, first *dispatch, how parking) {
 	}
 }
 
-// isFullLocked reports whether the line has as many deliveries as memory keeps.
-func (o *door) isFullLocked() bool {
-	return o.seatsLocked() >= o.terms().capacity || o.whole != nil && o.spill.allowed && o.of().destinations.isFull()
+// isFullLocked reports whether memory has no room in the line for a delivery. One that would wait there behind one of its key that
+// waits for another destination needs none of the line's.
+func (o *door) isFullLocked(d *dispatch) bool {
+	if o.whole != nil && o.spill.allowed && o.of().destinations.isFull() {
+		return true
+	}
+	return o.seatsLocked() >= o.terms().capacity && !o.line.IsLedElsewhere(d.key)
 }
 
 // seatsLocked returns the seats for which the line has its capacity. Deliveries behind one of their key that waits for another
-// destination must not take those of this one's: while memory has room for them, they count in all lines together only.
-func (o *door) seatsLocked() int {
-	if o.whole == nil || o.of().destinations.isFull() {
-		return o.line.Taken()
-	}
-	return o.line.Taken() - o.line.Strangers()
-}
+// destination must not take those of this one's: they count in all lines together only.
+func (o *door) seatsLocked() int { return o.line.Taken() - o.line.Strangers() }
 
 // parksLocked returns how a delivery is parked that a barrier has refused: as the one that it comes behind,
 // or held while the door is shut for long. If the door has opened since, it is throttled until tend releases it.
@@ -269,6 +270,9 @@ func (o *door) lend(b *Bus, d *dispatch) {
 func (o *door) follow(d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.has(circuit.Forgotten) { // since it was found: nothing of the key waits there any more
+		return
+	}
 	o.line.Follow(d)
 	o.of().destinations.homes.Keep(d.key, o)
 	d.ensureDetours().home = o
@@ -324,6 +328,17 @@ func (ds *destinations) evict(b *Bus) (victim *dispatch, drops bool) {
 	return longest.shorten(b)
 }
 
+// count counts the seats of all lines. Once these have room again, the doors ask that did not before.
+func (ds *destinations) count(b *Bus, more int64) {
+	now, most := ds.seats.Add(more), ds.most()
+	if more >= 0 || now > most || now-more <= most {
+		return
+	}
+	for o := ds.crowded.next(); o != nil; o = ds.crowded.next() {
+		b.machine.doors.Add(b.time.Nanos(), o) // the caller holds the mutex of another one
+	}
+}
+
 // isFull reports whether the lines have more deliveries than memory keeps of a subscription.
 func (ds *destinations) isFull() bool { return ds.seats.Load() > ds.most() }
 
@@ -341,7 +356,7 @@ func (o *door) shorten(b *Bus) (victim *dispatch, drops bool) {
 	if o.terms().whenFull == DropOldestWhenFull {
 		find = o.line.Oldest
 	}
-	victim, ok := find()
+	victim, ok := find(2*o.line.Strangers() > o.line.Taken())
 	if !ok {
 		return nil, false
 	}
@@ -370,38 +385,42 @@ func (m *machine) vacated(at *door) {
 	}
 	m.tend(at.whole)
 	ds := at.of().destinations
-	for o := ds.nextForShare(); o != nil; o = ds.nextForShare() {
+	for o := ds.shares.next(); o != nil; o = ds.shares.next() {
 		if t := m.tends(o); t.released || t.shares {
 			return
 		}
 	}
 }
 
-// awaitShare notes that a door waits for the share.
-func (ds *destinations) awaitShare(o *door) {
-	ds.sharing.Lock()
-	defer ds.sharing.Unlock()
-	if o.waits.Swap(true) {
-		return
-	}
-	ds.waiting = append(ds.waiting, o)
-	ds.waits.Store(int32(len(ds.waiting)))
+// doorQueue has doors that wait for something, each once. It is safe for concurrent use. Its mutex comes after door.mu.
+type doorQueue struct {
+	n atomic.Int32 // length of doors
+
+	mu    sync.Mutex // guards the following
+	doors []*door
 }
 
-// nextForShare returns the door that has waited for the share the longest, or nil. It waits no longer.
-func (ds *destinations) nextForShare() *door {
-	if ds.waits.Load() == 0 {
+// add adds a door, unless it waits already.
+func (q *doorQueue) add(o *door) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !slices.Contains(q.doors, o) {
+		q.doors = append(q.doors, o)
+		q.n.Store(int32(len(q.doors)))
+	}
+}
+
+// next removes and returns the door that has waited the longest, or nil.
+func (q *doorQueue) next() (o *door) {
+	if q.n.Load() == 0 {
 		return nil
 	}
-	ds.sharing.Lock()
-	defer ds.sharing.Unlock()
-	if len(ds.waiting) == 0 {
-		return nil
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.doors) > 0 {
+		o, q.doors[0] = q.doors[0], nil
+		q.doors = q.doors[1:]
+		q.n.Store(int32(len(q.doors)))
 	}
-	o := ds.waiting[0]
-	ds.waiting[0] = nil
-	ds.waiting = ds.waiting[1:]
-	ds.waits.Store(int32(len(ds.waiting)))
-	o.waits.Store(false)
 	return o
 }

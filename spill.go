@@ -10,6 +10,7 @@ type spill struct {
 	allowed    bool           // the bus has a store, and LineCapacity and WhenFull are not set
 	onDisk     bool           // the store may have deliveries for the door
 	committing int            // deliveries that the store does not have yet
+	keys       map[string]int // those at a destination that only the store has, by key
 	again      bool           // the last claim may have missed one
 	asked      bool           // the feeder will claim deliveries, or does
 	coming     map[string]int // claimed deliveries that have not arrived, by key: at a subscription's own door, those with a key
@@ -20,6 +21,9 @@ type spill struct {
 func (o *door) spillLocked(d *dispatch, how parking) {
 	o.spill.onDisk, o.spill.again = true, true
 	o.spill.committing++
+	if o.whole != nil && d.key != "" {
+		o.spill.keys = counted(o.spill.keys, d.key, 1)
+	}
 	o.circuit.Gate.Or(circuit.Line)
 	o.isHomeLocked(d)
 	if !parkingRules[how].waiterWaits {
@@ -35,9 +39,16 @@ func (o *door) spilled() {
 }
 
 // goesToStoreLocked reports whether a delivery would overtake another in the store, or on its way
-// from there.
+// from there. One that waits behind one of its key that waits for another destination only overtakes those of its key.
 func (o *door) goesToStoreLocked(d *dispatch) bool {
-	return !d.isClaimedAt(o) && (o.spill.onDisk || d.key != "" && o.spill.coming[d.key] > 0)
+	switch s := &o.spill; {
+	case d.isClaimedAt(o):
+		return false
+	case o.line.IsLedElsewhere(d.key):
+		return s.coming[d.key]+s.keys[d.key] > 0
+	default:
+		return s.onDisk || d.key != "" && s.coming[d.key] > 0
+	}
 }
 
 // begin makes the feeder claim the deliveries that the store may have for the door. The feeder has
@@ -47,11 +58,23 @@ func (s *spill) begin() { s.onDisk, s.asked = true, true }
 // asksLocked reports whether the feeder must claim deliveries now.
 func (o *door) asksLocked() bool {
 	s := &o.spill
-	if !s.onDisk || s.asked || o.closed != "" || o.seatsLocked()+s.inbound > o.claimsUpTo()/2 {
+	if !s.onDisk || s.asked || o.closed != "" || o.roomLocked() < (o.claimsUpTo()+1)/2 {
 		return false
 	}
 	s.asked = true
 	return true
+}
+
+// roomLocked returns how many deliveries the line may get by claims. While all lines of the subscription are as long as memory
+// keeps them, strangers count, too: the door asks again when they are not.
+func (o *door) roomLocked() int {
+	taken := o.seatsLocked()
+	if ds := o.of().destinations; o.whole != nil && ds.isFull() {
+		if ds.crowded.add(o); ds.isFull() { // still: otherwise nothing would call the door
+			taken = o.line.Taken()
+		}
+	}
+	return o.claimsUpTo() - taken - o.spill.inbound
 }
 
 // claims reports whether the store may have deliveries for the door.
@@ -66,7 +89,7 @@ func (o *door) roomToClaim(most int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spill.again = o.spill.committing > 0 // the claim may miss those
-	return max(1, min(most, o.claimsUpTo()-o.seatsLocked()-o.spill.inbound))
+	return max(1, min(most, o.roomLocked()))
 }
 
 // claimsUpTo returns how long a line may become by claims. While all lines of the subscription are as long as memory keeps
@@ -90,6 +113,7 @@ func (o *door) claimEnded(more bool) (tends bool) {
 		return more
 	}
 	if s.onDisk = s.again; !s.onDisk {
+		s.keys = nil
 		o.sweepHomesLocked()
 	}
 	o.endLineLocked()
@@ -105,10 +129,10 @@ func (o *door) comes(d *dispatch) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.spill.coming == nil {
-		o.spill.coming = make(map[string]int)
+	o.spill.coming = counted(o.spill.coming, d.key, 1)
+	if o.spill.keys[d.key] > 0 {
+		o.spill.keys = counted(o.spill.keys, d.key, -1)
 	}
-	o.spill.coming[d.key]++
 	o.spill.inbound++
 	if o.whole != nil && (o.seatsLocked()+o.spill.inbound > o.terms().capacity || o.of().destinations.isFull()) {
 		// The feeder claims for all destinations at first. The store may have more of this one: they stay there until it asks.
@@ -126,19 +150,27 @@ func (o *door) arrivedLocked(d *dispatch) {
 		return
 	}
 	s.counted = false
-	coming := o.spill.coming
-	if coming[d.key] == 0 {
+	if o.spill.coming[d.key] == 0 {
 		return // the store was reopened meanwhile
 	}
 	o.spill.inbound--
-	if coming[d.key]--; coming[d.key] == 0 {
-		delete(coming, d.key)
-		if len(coming) == 0 {
-			o.spill.coming = nil // a map keeps the memory of removed keys
-		}
-		o.isHomeNoMoreLocked(d.key)
-	}
+	o.spill.coming = counted(o.spill.coming, d.key, -1)
+	o.isHomeNoMoreLocked(d.key)
 	o.endLineLocked()
+}
+
+// counted adds to the number of a key, and returns the map. One without keys is nil: a map keeps the memory of removed keys.
+func counted(numbers map[string]int, key string, more int) map[string]int {
+	if numbers == nil {
+		numbers = make(map[string]int)
+	}
+	if numbers[key] += more; numbers[key] == 0 {
+		delete(numbers, key)
+	}
+	if len(numbers) == 0 {
+		return nil
+	}
+	return numbers
 }
 
 // arrived is arrivedLocked for a dispatch that settles, leaves memory, or goes to another door. The door may ask for others then.
@@ -187,7 +219,7 @@ func (o *door) isHomeLocked(d *dispatch) {
 
 // isHomeNoMoreLocked notes that a delivery of the key has left, which may have been the last.
 func (o *door) isHomeNoMoreLocked(key string) {
-	if ds := o.of().destinations; ds != nil && key != "" && !o.spill.onDisk && !o.isHomeOfLocked(key) {
+	if ds := o.of().destinations; ds != nil && key != "" && !o.isHomeOfLocked(key) {
 		ds.homes.Leave(key, o)
 	}
 }
@@ -199,10 +231,10 @@ func (o *door) sweepHomesLocked() {
 	}
 }
 
-// isHomeOfLocked reports whether memory has deliveries of a key that hold back later ones here.
+// isHomeOfLocked reports whether there are deliveries of a key that hold back later ones here.
 func (o *door) isHomeOfLocked(key string) bool {
 	_, taken := o.line.First(key)
-	return taken || o.spill.coming[key] > 0
+	return taken || o.spill.coming[key]+o.spill.keys[key] > 0
 }
 
 // recover begins anew, after the store was reopened.

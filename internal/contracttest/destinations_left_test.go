@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/internal/testhooks"
 	"github.com/surebus/eventbus/internal/wallclock"
 )
 
@@ -240,4 +241,134 @@ func TestF6_TheClockWasSetBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A line that is full of a destination's own deliveries, and one that is full of others' that wait there behind one of their key.
+func TestD13_LinesOfOwnDeliveriesAndOthers(t *testing.T) {
+	run := func(name string, behind int, to string, test func(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, s *ships), opts ...eventbus.SubscribeOption) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bus, _ := startBus(t)
+				s := newShips()
+				sub := s.subscribe(t, bus, append(opts, eventbus.LineCapacity(2))...)
+				waitBehindADeadOne(t, bus, sub, behind, to)
+				for i := range 2 {
+					publishSoon(t, bus, shipment{"a", 1 + i})
+				}
+				test(t, bus, sub, s)
+				require.NoError(t, sub.Destination("dead").Resume())
+				require.NoError(t, sub.Destination("a").Resume())
+				require.NoError(t, bus.Drain(t.Context()))
+				shutdown(t, bus)
+			})
+		})
+	}
+	run("one more that waits for another", 1, "well", func(t *testing.T, bus *eventbus.Bus, _ *eventbus.Subscription, _ *ships) {
+		publishSoon(t, bus, shipment{"well", 2000}, eventbus.Key("k"))
+		require.Empty(t, letters(t, bus), "its destination has an empty line")
+	})
+	run("the oldest is dropped", 4, "well", func(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, s *ships) {
+		for i := range 4 {
+			publishSoon(t, bus, shipment{"a", 3 + i})
+		}
+		require.NoError(t, sub.Destination("dead").Resume())
+		require.NoError(t, sub.Destination("a").Resume())
+		require.NoError(t, bus.Drain(t.Context()))
+		require.Equal(t, []int{1000, 1001, 1002, 1003}, s.at("well"), "nothing waits for it")
+		require.Equal(t, []int{0, 5, 6}, s.at("a"))
+	}, eventbus.DropOldestWhenFull)
+	run("all lines are full", 19, "dead", func(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, s *ships) {
+		require.NoError(t, sub.Destination("a").Resume())
+		time.Sleep(time.Second)
+		require.Equal(t, []int{0, 1, 2}, s.at("a"), "2 have waited, with a line of 2")
+		require.Len(t, letters(t, bus), 2)
+	})
+}
+
+// publishSoon publishes a shipment, and lets it come to its door.
+func publishSoon(t *testing.T, bus *eventbus.Bus, p shipment, opts ...eventbus.PublishOption) {
+	t.Helper()
+	mustPublish(t, bus, "ship", p, opts...)
+	time.Sleep(time.Millisecond)
+}
+
+// waitBehindADeadOne makes n deliveries wait at "a" behind one of their key that waits for "dead". Both are paused then.
+func waitBehindADeadOne(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, n int, to string) {
+	t.Helper()
+	require.NoError(t, sub.Destination("dead").Pause())
+	require.NoError(t, sub.Destination("a").Pause())
+	publishSoon(t, bus, shipment{"a", 0}, eventbus.Key("k"))
+	publishSoon(t, bus, shipment{"dead", 0}, eventbus.Key("k"))
+	require.NoError(t, sub.Destination("a").Resume())
+	time.Sleep(time.Second)
+	for i := range n {
+		publishSoon(t, bus, shipment{to, 1000 + i}, eventbus.Key("k"))
+	}
+	require.NoError(t, sub.Destination("a").Pause())
+}
+
+// Lines of 4, of which a store has the rest.
+func TestD13_LinesThatGoOnInTheStore(t *testing.T) {
+	run := func(name string, test func(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, s *ships)) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bus, _ := newDisk().open(t)
+				s := newShips()
+				sub := mustSubscribe(t, bus, "ship", eventbus.Typed(func(ctx context.Context, p shipment) error {
+					if p.To == "a" {
+						time.Sleep(100 * time.Millisecond)
+					}
+					return s.handle(ctx, p)
+				}), eventbus.Named("ships"), eventbus.PerDestination(byAddress), eventbus.Concurrency(1))
+				testhooks.SetLineCapacity(sub, 4)
+				start(t, bus)
+				test(t, bus, sub, s)
+				shutdown(t, bus)
+			})
+		})
+	}
+	run("a key goes on that waits nowhere", func(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, s *ships) {
+		require.NoError(t, sub.Destination("a").Pause())
+		publishSoon(t, bus, shipment{"a", 0}, eventbus.Key("k"))
+		for i := range 12 {
+			publishSoon(t, bus, shipment{"a", 1 + i})
+		}
+		require.NoError(t, sub.Destination("a").Resume())
+		time.Sleep(150 * time.Millisecond)
+		require.NoError(t, sub.Destination("a").Pause())
+		require.Contains(t, s.at("a"), 0)
+		publishSoon(t, bus, shipment{"well", 1}, eventbus.Key("k"))
+		require.Equal(t, []int{1}, s.at("well"))
+	})
+	run("a key goes on whose first was elsewhere", func(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, s *ships) {
+		waitBehindADeadOne(t, bus, sub, 1, "well")
+		for i := range 5 {
+			publishSoon(t, bus, shipment{"a", 1 + i})
+		}
+		publishSoon(t, bus, shipment{"well", 2000}, eventbus.Key("k"))
+		require.NoError(t, sub.Destination("dead").Resume())
+		time.Sleep(time.Minute)
+		require.Equal(t, []int{1000, 2000}, s.at("well"), "none of the key waits for a")
+	})
+	run("the lines of all were full", func(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, s *ships) {
+		waitBehindADeadOne(t, bus, sub, 5, "dead")
+		require.NoError(t, sub.Destination("a").Resume())
+		const others = 12
+		for i := range others {
+			to := fmt.Sprint("p", i)
+			require.NoError(t, sub.Destination(to).Pause())
+			for n := range 4 {
+				publishSoon(t, bus, shipment{to, n})
+			}
+		}
+		for i := range 3 { // the second finds the limit reached
+			publishSoon(t, bus, shipment{"a", 1 + i})
+		}
+		time.Sleep(time.Hour)
+		for i := range others {
+			require.NoError(t, sub.Destination(fmt.Sprint("p", i)).Resume())
+		}
+		time.Sleep(time.Minute)
+		require.Equal(t, []int{0, 1, 2, 3}, s.at("a"), "there is room again")
+	})
 }

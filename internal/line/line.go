@@ -291,20 +291,40 @@ func (l *Line[T]) Front() (front T, ok bool) {
 	return l.ready[0], true
 }
 
-// Oldest returns the parked holder with the lowest number. It may be behind another one of its key.
-func (l *Line[T]) Oldest() (oldest T, ok bool) {
-	if len(l.all) == 0 {
-		return oldest, false
+// Oldest returns the parked holder with the lowest number, of the strangers or of the others. It may be behind another one of
+// its key.
+func (l *Line[T]) Oldest(stranger bool) (oldest T, ok bool) {
+	for _, x := range l.all {
+		if l.isStranger(x) == stranger {
+			return x, true
+		}
 	}
-	return l.all[0], true
+	return oldest, false
 }
 
-// Newest returns the parked holder with the highest number.
-func (l *Line[T]) Newest() (newest T, ok bool) {
-	if len(l.all) == 0 {
-		return newest, false
+// Newest returns the parked holder with the highest number, of the strangers or of the others.
+func (l *Line[T]) Newest(stranger bool) (newest T, ok bool) {
+	for _, x := range slices.Backward(l.all) {
+		if l.isStranger(x) == stranger {
+			return x, true
+		}
 	}
-	return l.all[len(l.all)-1], true
+	return newest, false
+}
+
+// isStranger reports whether a holder with a seat is behind one that has its own in another line.
+func (l *Line[T]) isStranger(x T) bool {
+	if l.others == 0 {
+		return false
+	}
+	k := l.keys[x.Key()]
+	return k != nil && k.elsewhere && k.first != x
+}
+
+// IsLedElsewhere reports whether the first holder of a key has its seat in another line.
+func (l *Line[T]) IsLedElsewhere(key string) bool {
+	k := l.keys[key]
+	return k != nil && k.elsewhere
 }
 
 // Visitors returns the parked holders that go elsewhere, and may go.

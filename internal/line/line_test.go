@@ -142,7 +142,7 @@ func TestLineAgainstAModel(t *testing.T) {
 					seated = without(seated, x)
 				}
 			case 6:
-				if oldest, ok := l.Oldest(); ok {
+				if oldest, ok := l.Oldest(rapid.Bool().Draw(t, "stranger")); ok {
 					l.Drop(oldest)
 					l.Leave(oldest)
 					seated = without(seated, oldest)
@@ -171,7 +171,7 @@ func TestLineAgainstAModel(t *testing.T) {
 					t.Fatalf("step %d: fresh, newest %v, is %+v, and should be %+v", step, newest, got, fresh)
 				}
 			}
-			var parked []*holder
+			var parked, parkedOwn, parkedStrangers []*holder
 			var reasons [line.Reasons]int
 			taken, strangers := 0, 0
 			for i, x := range seated {
@@ -179,8 +179,14 @@ func TestLineAgainstAModel(t *testing.T) {
 					continue
 				}
 				taken++
-				if first := slices.IndexFunc(seated, func(y *holder) bool { return y.key == x.key }); x.key != "" && first < i && seated[first].lent {
+				first := slices.IndexFunc(seated, func(y *holder) bool { return y.key == x.key })
+				of := &parkedOwn
+				if x.key != "" && first < i && seated[first].lent {
 					strangers++
+					of = &parkedStrangers
+				}
+				if x.seat.Place == line.Parked {
+					*of = append(*of, x)
 				}
 				if x.seat.Place == line.Parked {
 					parked = append(parked, x)
@@ -191,8 +197,12 @@ func TestLineAgainstAModel(t *testing.T) {
 				t.Fatalf("step %d: %v parked, want %v; reasons %v, want %v; %d taken of %d, %d strangers of %d",
 					step, l.All(), parked, l.Parked(), reasons, l.Taken(), taken, l.Strangers(), strangers)
 			}
-			if oldest, ok := l.Oldest(); ok != (len(parked) > 0) || ok && oldest != parked[0] {
-				t.Fatalf("step %d: the oldest is %+v, want the first of %v", step, oldest, parked)
+			for stranger, parked := range map[bool][]*holder{false: parkedOwn, true: parkedStrangers} {
+				oldest, ok := l.Oldest(stranger)
+				newest, _ := l.Newest(stranger)
+				if ok != (len(parked) > 0) || ok && (oldest != parked[0] || newest != parked[len(parked)-1]) {
+					t.Fatalf("step %d: strangers %v: %+v to %+v, want the first and the last of %v", step, stranger, oldest, newest, parked)
+				}
 			}
 		}
 	})
