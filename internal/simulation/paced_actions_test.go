@@ -11,8 +11,8 @@ import (
 )
 
 // answer is the function of PerDestination.
-func (s *pacedSim) answer(sub *pacedSub, e eventbus.Event) string {
-	name, rng := s.asks(sub, e.Payload.(int))
+func (s *pacedSim) answer(sub *pacedSub, by int, e eventbus.Event) string {
+	name, rng := s.asks(sub, by, e.Payload.(int))
 	switch name {
 	case "panic":
 		panic(name)
@@ -25,9 +25,9 @@ func (s *pacedSim) answer(sub *pacedSub, e eventbus.Event) string {
 }
 
 // handler is the handler of a subscription. What it does depends on the seed, the event, the subscription and the number of its calls.
-func (s *pacedSim) handler(sub *pacedSub) eventbus.Handler {
+func (s *pacedSim) handler(sub *pacedSub, by int) eventbus.Handler {
 	return func(ctx context.Context, e eventbus.Event) error {
-		d := s.begins(ctx, sub, e.Payload.(int))
+		d := s.begins(ctx, sub, by, e.Payload.(int))
 		rng := rand.New(rand.NewPCG(s.seed, uint64(d.event.n)<<32+uint64(sub.number)<<16+uint64(d.calls)))
 		s.mu.Lock()
 		calm, refuses := s.calm, s.refuses[sub.doorName(d.destination)]
@@ -132,7 +132,7 @@ func (s *pacedSim) publisher(number int) {
 	}
 }
 
-func (s *pacedSim) publishAndWait(e *pacedEvent, limit time.Duration) {
+func (s *pacedSim) publishAndWait(e *pacedEvent, limit time.Duration) eventbus.Result {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var options []eventbus.PublishOption
@@ -144,13 +144,14 @@ func (s *pacedSim) publishAndWait(e *pacedEvent, limit time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil || r.Outcome != eventbus.Handled {
-		return
+		return r
 	}
 	for _, sub := range e.to {
 		if d := sub.deliveries[e.n]; !d.handled && d.must && !sub.lossy {
 			s.failf("PublishAndWait says that e%d is handled, and %v is not", e.n, d)
 		}
 	}
+	return r
 }
 
 // operate is what an operator does.
@@ -166,6 +167,7 @@ func (s *pacedSim) operate() {
 		if i == remove {
 			s.unsubscribe(sub)
 		}
+		s.changeHands()
 		name := ""
 		if sub.divided && chance(rng, 80) {
 			name = pick(rng, "d0", "d1", "d2", "d3", "slow", eventbus.CommonDestination)
@@ -232,10 +234,15 @@ func (s *pacedSim) resumes(sub *pacedSub, name string) {
 
 func (s *pacedSim) unsubscribe(sub *pacedSub) {
 	s.mu.Lock()
-	s.logf("unsubscribe s%d", sub.number)
+	retire := sub.detached() && chance(s.hands, 50)
+	s.logf("unsubscribe s%d, retire=%v", sub.number, retire)
 	sub.removed = true
 	s.mu.Unlock()
-	sub.Unsubscribe()
+	if !retire {
+		sub.Unsubscribe()
+	} else if _, err := s.bus.Retire(context.Background(), sub.ID()); err != nil {
+		s.fails("Retire: %v", err)
+	}
 	time.Sleep(time.Nanosecond) // calls that have begun arrive
 	s.mu.Lock()
 	sub.gone = true

@@ -41,12 +41,15 @@ type pacedSub struct {
 	circuit  bool
 	failing  int // percentage of failures
 	limits   paceLimits
+	options  []eventbus.SubscribeOption // the others
 
 	doors             map[string]*paceDoor // by destination; "" without PerDestination
 	pauses            map[string]time.Time // likewise, "" for the whole: until when
 	deliveries        map[int]*pacedDelivery
 	keys              map[string][]*pacedDelivery // in the order of publication
 	removed, gone     bool                        // Unsubscribe has begun, has returned
+	turn, left        int                         // subscriptions that had the name before this one; those whose Detach has returned
+	stays             bool                        // the last one stays detached until Shutdown
 	success, failures int64
 }
 
@@ -171,10 +174,13 @@ func (m *pacedModel) published(e *pacedEvent, id eventbus.EventID, accepted bool
 }
 
 // asks notes that a function of PerDestination is asked, and returns the destination that it returns.
-func (m *pacedModel) asks(s *pacedSub, n int) (name string, rng *rand.Rand) {
+func (m *pacedModel) asks(s *pacedSub, by, n int) (name string, rng *rand.Rand) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	d := m.delivery(m.events[n], s)
+	if by < s.left {
+		m.failf("%v is asked for its destination after Detach, by subscription %d of the name", d, by)
+	}
 	d.asked++
 	if d.asked > d.mayAsk {
 		m.failf("%v is asked for its destination again: %d times, and may be %d", d, d.asked, d.mayAsk)
@@ -207,7 +213,7 @@ func (m *pacedModel) asks(s *pacedSub, n int) (name string, rng *rand.Rand) {
 }
 
 // begins checks that a handler may be called now.
-func (m *pacedModel) begins(ctx context.Context, s *pacedSub, n int) *pacedDelivery {
+func (m *pacedModel) begins(ctx context.Context, s *pacedSub, by, n int) *pacedDelivery {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	in, _ := eventbus.FromContext(ctx)
@@ -217,6 +223,8 @@ func (m *pacedModel) begins(ctx context.Context, s *pacedSub, n int) *pacedDeliv
 	switch {
 	case s.gone || m.closed:
 		m.failf("%v is called after Unsubscribe (%v) or Shutdown (%v)", d, s.gone, m.closed)
+	case by < s.left:
+		m.failf("%v is called after Detach, by subscription %d of the name", d, by)
 	case d.event.refused:
 		m.failf("%v is called, and was refused", d)
 	case d.settled():

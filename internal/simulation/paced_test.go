@@ -31,17 +31,19 @@ const (
 
 // pacedTally sums up the paced schedules.
 type pacedTally struct {
-	schedules, calls, snoozes, throttles, asked, shut atomic.Int64
-	violations                                        violations
+	schedules, calls, snoozes, throttles, asked, shut, takenOver, leftDetached atomic.Int64
+	violations                                                                 violations
 }
 
 func (t *pacedTally) String() string {
-	return fmt.Sprintf("%d paced schedules, %d calls, %d snoozes, %d Throttles, %d destinations asked for, %d deliveries behind shut doors, %s",
-		t.schedules.Load(), t.calls.Load(), t.snoozes.Load(), t.throttles.Load(), t.asked.Load(), t.shut.Load(), &t.violations)
+	return fmt.Sprintf("%d paced schedules, %d calls, %d snoozes, %d Throttles, %d destinations asked for, %d deliveries behind shut doors, "+
+		"%d subscriptions taken over, %d left detached, %s",
+		t.schedules.Load(), t.calls.Load(), t.snoozes.Load(), t.throttles.Load(), t.asked.Load(), t.shut.Load(),
+		t.takenOver.Load(), t.leftDetached.Load(), &t.violations)
 }
 
 // simulatePaced runs paced schedules of a bus in memory: handlers that return Snooze and Throttle, subscriptions with RateLimit and
-// Concurrency, with PerDestination, isolated and coupled ones. The contract does not say at which instant a delivery goes on that waits
+// Concurrency, with PerDestination, isolated and coupled ones. Some are detached, and most of these taken over. The contract does not say at which instant a delivery goes on that waits
 // for one of these, so bounds and invariants replace an exact model:
 //
 //   - No delivery is lost, or handled twice. It is handled, or in one letter, or was cancelled or dropped by request.
@@ -49,6 +51,8 @@ func (t *pacedTally) String() string {
 //   - No call begins while a Throttle or a pause shuts its subscription or destination, nor beyond its limit or rate.
 //   - A snoozed delivery is not called before its time. Neither Snooze nor Throttle spends an attempt or is in a letter.
 //   - A delivery is asked for its destination once.
+//   - After Detach, no call of the handler begins, and no question for a destination. Deliveries are held until another
+//     subscription takes all of them over: their order, what runs, and the state of the doors.
 //   - When some doors stay shut, all other deliveries settle, but for those behind one of their key.
 //   - Metrics and Dispatches have exactly the deliveries that are left, and the ledger balances.
 //
@@ -122,13 +126,16 @@ type pacedSim struct {
 	bus     *eventbus.Bus
 	what    string
 	tally   *pacedTally
+	hands   *rand.Rand // decides which subscriptions are detached and taken over
 	records *laterRecorder
 	cut     bool // Shutdown comes before everything is at rest
+	most    int  // calls of the bus at once
 }
 
 func newPacedSim(seed uint64, tally *pacedTally) *pacedSim {
 	s := &pacedSim{
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 50)), tally: tally, records: &laterRecorder{rng: rand.New(rand.NewPCG(seed, 51))},
+		hands:      rand.New(rand.NewPCG(seed, 52)),
 		pacedModel: &pacedModel{origin: time.Now(), bad: map[string]bool{}, refuses: map[string]bool{}},
 	}
 	s.cut = s.rng.IntN(4) == 0
@@ -141,12 +148,12 @@ func newPacedSim(seed uint64, tally *pacedTally) *pacedSim {
 	if err != nil {
 		panic(err)
 	}
-	if s.bus = bus; seed%2 == 0 {
+	if s.bus, s.most = bus, concurrency; seed%2 == 0 {
 		testhooks.SetRecord(bus, s.records.record)
 	}
 	s.what = fmt.Sprintf("concurrency %d, records later %v, cut %v\n", concurrency, seed%2 == 0, s.cut)
 	for range 1 + s.rng.IntN(4) {
-		s.subscribe(concurrency)
+		s.subscribe()
 	}
 	return s
 }
@@ -166,19 +173,16 @@ func newPaceLimits(rng *rand.Rand, concurrency int) (l paceLimits) {
 	return l
 }
 
-func (s *pacedSim) subscribe(concurrency int) {
+func (s *pacedSim) subscribe() {
 	rng := s.rng
 	sub := &pacedSub{
 		number: len(s.subs), divided: chance(rng, 60), isolated: chance(rng, 40), circuit: chance(rng, 50), failing: pick(rng, 0, 10, 40),
-		limits: newPaceLimits(rng, concurrency), doors: map[string]*paceDoor{}, pauses: map[string]time.Time{},
+		limits: newPaceLimits(rng, s.most), doors: map[string]*paceDoor{}, pauses: map[string]time.Time{},
 		deliveries: map[int]*pacedDelivery{}, keys: map[string][]*pacedDelivery{},
 	}
-	options := append(sub.limits.options(), eventbus.Named(fmt.Sprint("s", sub.number)))
+	options := []eventbus.SubscribeOption{eventbus.Named(fmt.Sprint("s", sub.number))}
 	if sub.isolated {
 		options = append(options, eventbus.Isolated())
-	}
-	if sub.divided {
-		options = append(options, eventbus.PerDestination(func(e eventbus.Event) string { return s.answer(sub, e) }))
 	}
 	if sub.circuit {
 		options = append(options, eventbus.Circuit(eventbus.MinEvents(3), eventbus.OpenFor(pick(rng, 300*time.Millisecond, 3*time.Second))))
@@ -194,7 +198,8 @@ func (s *pacedSim) subscribe(concurrency int) {
 			options = append(options, pick(rng, eventbus.DropOldestWhenFull, eventbus.DropNewestWhenFull))
 		}
 	}
-	made, err := s.bus.Subscribe("x", s.handler(sub), options...)
+	sub.options = options
+	made, err := s.make(sub, 0)
 	if err != nil {
 		panic(err)
 	}
@@ -202,6 +207,15 @@ func (s *pacedSim) subscribe(concurrency int) {
 	s.subs = append(s.subs, sub)
 	s.what += fmt.Sprintf("s%d isolated %v, per destination %v, circuit %v, line %d, lossy %v, fails %d%%, %v\n",
 		sub.number, sub.isolated, sub.divided, sub.circuit, line, sub.lossy, sub.failing, &sub.limits)
+}
+
+// make subscribes with a handler. by is the number of subscriptions that had the name before.
+func (s *pacedSim) make(sub *pacedSub, by int, more ...eventbus.SubscribeOption) (*eventbus.Subscription, error) {
+	options := slices.Concat(sub.options, sub.limits.options(), more)
+	if sub.divided {
+		options = append(options, eventbus.PerDestination(func(e eventbus.Event) string { return s.answer(sub, by, e) }))
+	}
+	return s.bus.Subscribe("x", s.handler(sub, by), options...)
 }
 
 func (s *pacedSim) run() {
@@ -223,11 +237,11 @@ func (s *pacedSim) run() {
 		defer cancel()
 		_ = s.bus.Shutdown(ctx)
 	} else {
+		s.takeOverMost()
 		s.shutSome(&publishers)
 		s.openAll()
-		if err := s.bus.Shutdown(context.Background()); err != nil {
-			s.fails("Shutdown: %v", err)
-		}
+		s.waitBesideDetached()
+		s.shutdown()
 	}
 	time.Sleep(time.Nanosecond) // calls that have begun arrive
 	s.mu.Lock()
@@ -242,6 +256,7 @@ func (s *pacedSim) run() {
 func (s *pacedSim) shutSome(publishers *sync.WaitGroup) {
 	s.mu.Lock()
 	s.calm = true
+	s.shutDetached()
 	s.mu.Unlock()
 	s.openDoors()
 	publishers.Wait()
@@ -288,6 +303,7 @@ func (s *pacedSim) openAll() {
 	s.mu.Lock()
 	clear(s.bad)
 	clear(s.refuses)
+	s.shutDetached()
 	s.mu.Unlock()
 	s.openDoors()
 	time.Sleep(restTime)
@@ -328,6 +344,7 @@ func (s *pacedSim) rest() {
 		s.failf("at rest, %d accepted, %v: %+v", s.accepted, err, l)
 	}
 	for i := range page.Dispatches {
+		s.checkParked(&page.Dispatches[i])
 		is = append(is, fmt.Sprintf("e%d/%s", s.numberOf(page.Dispatches[i].Event), page.Dispatches[i].Subscription))
 	}
 	slices.Sort(is)
@@ -352,7 +369,7 @@ func (m *pacedModel) excuse(left []*pacedDelivery) (names []string, slowed int64
 		if !m.excused(d) && !d.sub.lossy {
 			m.failf("%v has not settled, and nothing keeps it from its destination %q", d, d.destination)
 		}
-		if m.isSlowed(d) {
+		if !d.sub.detached() && m.isSlowed(d) {
 			slowed++
 		}
 		names = append(names, d.String())
@@ -378,6 +395,8 @@ func (m *pacedModel) compareMetrics(is *eventbus.SubscriptionMetrics, left []*pa
 		m.failf("%s has had %d successes and %d failures, and its metrics have %d and %d", sub.ID(), sub.success, sub.failures, is.Successes, is.Failures)
 	case is.Parked() != parked && !lossy:
 		m.failf("%d deliveries are left at %s, and its metrics have %+v", parked, sub.ID(), is)
+	case is.Detached != sub.detached():
+		m.failf("%s is detached %v, and its metrics have %+v", sub.ID(), sub.detached(), is)
 	case is.Running != 0:
 		m.failf("%d calls of %s run at rest", is.Running, sub.ID())
 	}

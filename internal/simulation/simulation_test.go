@@ -35,7 +35,7 @@ var (
 // only up to there. Where another goroutine records changes, the scheduler decides whether a
 // worker looks for its next event before that is runnable, so traces are not compared.
 //
-// Snooze, Throttle, RateLimit and PerDestination are in schedules of their own, with invariants (see simulatePaced).
+// Snooze, Throttle, RateLimit, PerDestination and Detach are in schedules of their own, with invariants (see simulatePaced).
 func TestSimulation(t *testing.T) {
 	if *simStoreSeed >= 0 {
 		violation, report := simulateStore(t, uint64(*simStoreSeed), new(storeTally))
