@@ -16,7 +16,7 @@ const storeTimeout = 20 * time.Second
 
 var errStoreSim = errors.New("simulated")
 
-// subscribe makes a subscription, maybe under a new name.
+// subscribe makes a subscription, maybe under a new name. It takes over a detached one.
 func (p *storeProcess) subscribe(sub *storeSub) {
 	s := p.sim
 	if s.n > 1 && chance(p.rng, 15) {
@@ -44,6 +44,11 @@ func (p *storeProcess) subscribe(sub *storeSub) {
 		return
 	}
 	sub.sub, sub.present, sub.gone, sub.line = made, true, &gone, line
+	if sub.detached { // it has matched all the time
+		sub.detached = false
+		s.tally.takenOver.Add(1)
+		return
+	}
 	sub.since++
 }
 
@@ -51,7 +56,7 @@ func (p *storeProcess) unsubscribe(sub *storeSub) {
 	s := p.sim
 	s.mu.Lock()
 	s.logf("unsubscribe s%d", sub.index)
-	sub.present = false
+	sub.present, sub.detached = false, false
 	sub.since++
 	made, gone := sub.sub, sub.gone
 	s.mu.Unlock()
@@ -327,7 +332,7 @@ func (p *storeProcess) publishEvents(rng *rand.Rand) {
 // operate is what an operator does.
 func (p *storeProcess) operate(late []*storeSub) {
 	s := p.sim
-	rng := p.rng
+	rng, hands := p.rng, rand.New(rand.NewPCG(s.seed, 700+uint64(s.n)))
 	steps := 8
 	for i := range steps {
 		time.Sleep(ms(rng, 200))
@@ -338,6 +343,7 @@ func (p *storeProcess) operate(late []*storeSub) {
 			p.subscribe(late[0])
 			late = late[1:]
 		}
+		p.changeHands(hands)
 		sub := pick(rng, s.subs...)
 		if sub.sub == nil {
 			continue

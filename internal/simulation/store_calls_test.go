@@ -44,7 +44,7 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 	d := e.deliveries[sub.index]
 	switch {
 	case p.closed || *gone:
-		m.failf(e, "s%d is called after Shutdown (%v) or Unsubscribe (%v)", sub.index, p.closed, *gone)
+		m.failf(e, "s%d is called after Shutdown (%v), or Unsubscribe or Detach (%v)", sub.index, p.closed, *gone)
 	case sub.paused && !m.hasEnded(sub):
 		m.failf(e, "s%d is called, and was paused until %v", sub.index, sub.until)
 	case d == nil:

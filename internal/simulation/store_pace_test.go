@@ -22,8 +22,8 @@ type storePace struct {
 	resumes map[string]int  // orders that have not returned, by destination
 
 	// Of the present process:
-	divides bool
-	doors   map[string]*paceDoor // by destination; "" without PerDestination
+	divides, isolated bool
+	doors             map[string]*paceDoor // by destination; "" without PerDestination
 }
 
 var storeDestinations = []string{"d0", "d1", "d2", eventbus.CommonDestination}
@@ -49,9 +49,12 @@ func (p *storeProcess) pacedOptions(sub *storeSub) (options []eventbus.Subscribe
 		return nil
 	}
 	rng := rand.New(rand.NewPCG(s.seed, 120+uint64(s.n)*8+uint64(sub.index)))
-	divides := pace.divided && !chance(rng, 10)
+	divides, isolated, doors := pace.divided && !chance(rng, 10), chance(rng, 30), map[string]*paceDoor{}
+	if sub.detached { // it must agree with the one that it takes over, and has its doors
+		divides, isolated, doors = pace.divides, pace.isolated, pace.doors
+	}
 	options = pace.limits.options()
-	if chance(rng, 30) {
+	if isolated {
 		options = append(options, eventbus.Isolated())
 	}
 	if divides {
@@ -59,7 +62,7 @@ func (p *storeProcess) pacedOptions(sub *storeSub) (options []eventbus.Subscribe
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pace.divides, pace.doors = divides, map[string]*paceDoor{}
+	pace.divides, pace.isolated, pace.doors = divides, isolated, doors
 	return options
 }
 

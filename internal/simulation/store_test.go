@@ -34,20 +34,21 @@ const storeShare = 4
 type storeTally struct {
 	schedules, processes, crashes, restarts   atomic.Int64
 	besides, repeats, claimFaults, readFaults atomic.Int64
-	clockSteps                                atomic.Int64
+	clockSteps, detached, takenOver           atomic.Int64
 	violations                                violations
 }
 
 func (t *storeTally) String() string {
 	return fmt.Sprintf("%d store schedules, %d processes, %d crashes, %d restarts, %d processes beside, "+
-		"%d repetitions of unknown publications, %d faults of claims, %d of reads, %d steps of the wall clock, %s",
+		"%d repetitions of unknown publications, %d faults of claims, %d of reads, %d steps of the wall clock, %d subscriptions detached, %d taken over, %s",
 		t.schedules.Load(), t.processes.Load(), t.crashes.Load(), t.restarts.Load(), t.besides.Load(),
-		t.repeats.Load(), t.claimFaults.Load(), t.readFaults.Load(), t.clockSteps.Load(), &t.violations)
+		t.repeats.Load(), t.claimFaults.Load(), t.readFaults.Load(), t.clockSteps.Load(), t.detached.Load(), t.takenOver.Load(), &t.violations)
 }
 
 // simulateStores runs store schedules. In each, several processes follow each other on the data of
 // one storetest.Model. They crash between any two batches, or shut down. Another process works beside
-// some of them. The last one runs until it is at rest. A storeModel checks all of it. The scheduler decides the order of what happens at the
+// some of them. They detach subscriptions, which later ones of the process take over, or those of the next process.
+// The last one runs until it is at rest. A storeModel checks all of it. The scheduler decides the order of what happens at the
 // same moment, so a seed repeats the decisions of a schedule, but not always its violation.
 func simulateStores(t *testing.T, schedules int) {
 	t.Helper()
@@ -96,7 +97,8 @@ type storeSub struct {
 	sub      *eventbus.Subscription // of the present process; nil without
 	since    int                    // changes with each Subscribe and Unsubscribe
 	present  bool
-	gone     *bool     // no call may begin
+	gone     *bool     // no call of its handler may begin
+	detached bool      // Detach has returned in this process, and no other subscription has taken it over
 	paused   bool      // by an order that returned, in this process or in one before it, under any name
 	resumes  int       // orders that may have ended that, twice each
 	ordering int       // of them have not returned
@@ -299,7 +301,7 @@ func (s *storeSim) process(quiet bool) {
 	}
 	var late []*storeSub
 	for _, sub := range s.subs {
-		sub.sub, sub.present = nil, false
+		sub.sub, sub.present, sub.detached = nil, false, false
 		switch {
 		case chance(s.rng, 75):
 			p.subscribe(sub)
@@ -459,8 +461,9 @@ func (p *storeProcess) check() {
 // rest waits until the last process has nothing to do.
 func (p *storeProcess) rest() {
 	s := p.sim
+	p.restDetached()
 	for _, sub := range s.subs {
-		if !sub.present {
+		if !sub.present || sub.detached {
 			p.subscribe(sub)
 		}
 		_, _ = p.resume(sub), sub.sub.Reset()
