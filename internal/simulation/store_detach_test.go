@@ -34,7 +34,7 @@ func (p *storeProcess) detach(sub *storeSub) {
 	if err != nil || !sub.sub.Detached() {
 		s.failf(nil, "Detach of s%d: %v", sub.index, err)
 	}
-	*sub.gone, sub.detached = true, true
+	*sub.gone, sub.detached, sub.after = true, true, len(s.events)
 	s.tally.detached.Add(1)
 }
 

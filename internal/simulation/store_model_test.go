@@ -29,6 +29,7 @@ type storeModel struct {
 	violation string
 	about     *storeEvent // the event of the violation, for the report
 
+	subs     []*storeSub   // by index
 	events   []*storeEvent // by number
 	records  map[driver.Ref]*storeRecord
 	incoming map[driver.IncomingID]*storeIncoming
@@ -622,6 +623,9 @@ func (m *storeModel) checkFailures(e *storeEvent, subs []int, history, failures 
 // checkLetter checks the content of a letter. from is the record that it ends.
 func (m *storeModel) checkLetter(e *storeEvent, from *storeRecord, l *eventbus.DeadLetter) {
 	payload := string(l.Event.Payload.(json.RawMessage))
+	if sub := m.subs[subOf(l.Subscription)]; l.Reason == eventbus.ReasonOverflow && sub.detached && e.n >= sub.after {
+		m.failf(e, "s%d is detached, and the delivery overflows", sub.index)
+	}
 	ended := false // by a failure
 	switch l.Reason {
 	case eventbus.ReasonExhausted:

@@ -79,7 +79,6 @@ type storeSim struct {
 	rng   *rand.Rand // of the driver
 	data  *storetest.Model
 	tally *storeTally
-	subs  []*storeSub
 	n     int // processes so far
 	what  string
 
@@ -99,6 +98,7 @@ type storeSub struct {
 	present  bool
 	gone     *bool     // no call of its handler may begin
 	detached bool      // Detach has returned in this process, and no other subscription has taken it over
+	after    int       // the number of events when it had
 	paused   bool      // by an order that returned, in this process or in one before it, under any name
 	resumes  int       // orders that may have ended that, twice each
 	ordering int       // of them have not returned
