@@ -429,8 +429,9 @@ func (m *machine) tendAll(o *door) {
 	}
 }
 
-// visitors releases deliveries that have waited behind others of their keys, and go to their own destinations now.
-func (o *door) visitorsLocked(b *Bus) {
+// releaseVisitorsLocked releases deliveries that have waited here behind others of their keys: they go to their own
+// destinations now, and no barrier of this one keeps them.
+func (o *door) releaseVisitorsLocked(b *Bus) {
 	if o.whole == nil || len(o.line.Visitors()) == 0 {
 		return
 	}

@@ -244,14 +244,14 @@ func (o *door) barred() *barrier {
 //
 // Every function that lowers running (see vacated), frees a seat, adds a delivery to the line, or changes the
 // gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.
-func (m *machine) tend(o *door) { m.tends(o) }
+func (m *machine) tend(o *door) { m.tendReporting(o) }
 
-// tended is what tend has done.
-type tended struct {
-	became   []leader // throttled deliveries that became held ones
-	asks     bool     // the store has others to claim
-	released bool     // a delivery goes
-	shares   bool     // the next one waits until other destinations use less of the subscription's share of the workers
+// tending is what a call of tend has changed, and what it leaves to its caller, which holds no lock.
+type tending struct {
+	becameHeld []leader // throttled deliveries that became held
+	claims     bool     // the feeder must claim deliveries that only the store has
+	released   bool     // at least one delivery was released
+	needsShare bool     // the next delivery needs a part of the share of the workers, which other destinations use
 }
 
 // leader is a delivery that became held, and the door at which others of its key stay behind it, if that is another one.
@@ -260,31 +260,34 @@ type leader struct {
 	home *door
 }
 
-func (m *machine) tends(o *door) (t tended) {
+// tendReporting is tend for a caller that must know what it has changed.
+func (m *machine) tendReporting(o *door) (t tending) {
 	if o.circuit.Gate.Load()&circuit.Line == 0 {
 		return t
 	}
-	t = o.tend(m.Bus)
-	if t.shares {
+	t = o.releaseReady(m.Bus)
+	if t.needsShare {
 		o.of().destinations.shares.add(o)
-		again := o.tend(m.Bus) // the calls may have ended before
-		t = tended{became: append(t.became, again.became...), asks: t.asks || again.asks, released: t.released || again.released, shares: again.shares}
+		// A call that ended before the door waits has not seen the door: look once more.
+		again := o.releaseReady(m.Bus)
+		t = tending{append(t.becameHeld, again.becameHeld...), t.claims || again.claims, t.released || again.released, again.needsShare}
 	}
-	for _, d := range t.became {
+	for _, d := range t.becameHeld {
 		if d.home != nil {
 			d.home.leads(m.Bus, d.dispatch, held)
 		}
 	}
-	if len(t.became) > 0 {
+	if len(t.becameHeld) > 0 {
 		m.ledger.checkDrained()
 	}
-	if t.asks {
+	if t.claims {
 		m.journal.asksForDoor(o)
 	}
 	return t
 }
 
-func (o *door) tend(b *Bus) (t tended) {
+// releaseReady does the part of tend that needs the door's lock.
+func (o *door) releaseReady(b *Bus) (t tending) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := b.time.Nanos()
@@ -294,15 +297,15 @@ func (o *door) tend(b *Bus) (t tended) {
 	if at := o.line.Wakes(); at != 0 {
 		o.tendAtLocked(b, at)
 	}
-	o.visitorsLocked(b)
+	o.releaseVisitorsLocked(b)
 	if o.shutsForLongLocked(b) {
-		t.became = o.holdThrottledLocked(b)
+		t.becameHeld = o.holdThrottledLocked(b)
 	}
 	for {
 		gate := o.circuit.Gate.Load()
 		d, from := o.nextLocked(gate)
 		if d == nil || !o.releasesLocked(b, d, from) {
-			t.shares = d != nil && o.whole != nil && o.exceedsShare(b, o.beside(int(o.running.Load())+o.line.Count(line.Coming)))
+			t.needsShare = d != nil && o.whole != nil && o.exceedsShare(b, o.beside(int(o.running.Load())+o.line.Count(line.Coming)))
 			break
 		}
 		t.released = true
@@ -313,7 +316,7 @@ func (o *door) tend(b *Bus) (t tended) {
 		b.machine.requeue(d)
 	}
 	o.countLocked(b)
-	t.asks = o.asksLocked()
+	t.claims = o.asksLocked()
 	return t
 }
 
@@ -326,7 +329,7 @@ func (o *door) holdThrottledLocked(b *Bus) (became []leader) {
 	return o.holdLocked(b, o.line.All())
 }
 
-// holdLocked makes those of some parked deliveries held ones that are throttled.
+// holdLocked turns the throttled ones among some parked deliveries into held ones.
 func (o *door) holdLocked(b *Bus, all []*dispatch) (became []leader) {
 	for _, d := range all {
 		if d.seat().Reason == uint8(throttled) {

@@ -386,7 +386,7 @@ func (m *machine) vacated(at *door) {
 	m.tend(at.whole)
 	ds := at.of().destinations
 	for o := ds.shares.next(); o != nil; o = ds.shares.next() {
-		if t := m.tends(o); t.released || t.shares {
+		if t := m.tendReporting(o); t.released || t.needsShare {
 			return
 		}
 	}
