@@ -18,22 +18,23 @@ import (
 	"github.com/surebus/eventbus/internal/keys"
 )
 
-// CommonDestination is the name of the destination of deliveries that have none: the function of PerDestination returned
-// an empty text or panicked, or MaxDestinations others are in use.
+// CommonDestination is the name of the destination that deliveries without one of their own share: the function of PerDestination
+// returned an empty text or panicked, or MaxDestinations others are in use.
 const CommonDestination = "(common)"
 
-// MaxDestinations is the number of destinations of a subscription at a time. If there are more, the one that was not used for
-// the longest time is forgotten, if it is idle: its circuit is closed and has no outcome in its window, nothing runs, waits or
-// hangs there, no operator's order to it is in force and its rate limit admits a whole burst. If none is idle, new ones share the common one.
+// MaxDestinations is the largest number of destinations that a subscription knows at a time. For a further one, the bus forgets
+// the idle destination that was not used for the longest time. A destination is idle if its circuit is closed and has no outcome in
+// its window, nothing runs, waits or hangs there, no operator's order to it is in force, and its rate limit admits a whole burst. If
+// none is idle, deliveries for new destinations share CommonDestination, which DestinationsMetrics.Shared counts.
 const MaxDestinations = 10_000
 
-// linesInMemory is how many times LineCapacity the lines of a subscription's destinations have together.
+// linesInMemory times LineCapacity is the bound of the lines of all destinations of a subscription together.
 const linesInMemory = 10
 
-// abandonedTogether is how many times MaxAbandoned calls of all destinations may hang before the whole subscription is held.
+// abandonedTogether times MaxAbandoned calls at all destinations hold the whole subscription.
 const abandonedTogether = 10
 
-// fullPatience is how long no destination is looked for that is idle, after none was.
+// fullPatience is the pause before the next search for an idle destination, after one that found none: it visits all of them.
 const fullPatience = time.Second
 
 // destinations has the doors of a subscription's destinations. A delivery first passes the subscription's own door. Then the
@@ -50,25 +51,25 @@ type destinations struct {
 
 	seats  atomic.Int64 // in all lines
 	known  atomic.Int64 // length of doors
-	shared atomic.Int64 // deliveries that went to the common destination because no other was free
+	shared atomic.Int64 // deliveries that share the common destination because no other is idle
 	opens  atomic.Int64 // times that a circuit has opened
 
 	evicting sync.Mutex // held while a victim is chosen; it comes before mu
 
-	mu     sync.RWMutex // guards the following; it comes before door.mu
-	doors  map[string]*list.Element
-	used   list.List // of *door, the one used last first
-	closed Reason    // set once the lines accept no deliveries
-	full   int64     // until when no destination is looked for that is idle
-	told   bool      // the log says that the common one is shared
+	mu           sync.RWMutex // guards the following; it comes before door.mu
+	doors        map[string]*list.Element
+	used         list.List // of *door, the one used last first
+	closed       Reason    // set once the lines accept no deliveries
+	fullUntil    int64     // no destination is idle before; see fullPatience
+	sharedLogged bool      // the log says that the common one is shared
 
-	shares  doorQueue // of which a delivery waits until others use less of the subscription's share of the workers
-	crowded doorQueue // that did not ask for what the store has, because the lines of all had no room
+	shares  doorQueue // doors that wait until other destinations use less of the subscription's share of the workers
+	crowded doorQueue // doors that did not ask for what the store has, because the lines of all had no room
 
-	panics atomic.Bool // the log says that the user's function has panicked
+	panicLogged atomic.Bool // the log says that the user's function has panicked
 }
 
-// destinationTerms has what a subscription sets for each of its destinations.
+// destinationTerms are the settings of a subscription for each of its destinations.
 type destinationTerms struct {
 	ask       func(Event) string
 	circuit   circuit.Config
@@ -86,8 +87,8 @@ func newDestinations(s *Subscription, c *subscriptionConfig) *destinations {
 // of returns the subscription whose destinations they are now.
 func (ds *destinations) of() *Subscription { return ds.own.of() }
 
-// divideByDestination gives a subscription that is being made destinations. Its own door has no limits but the bus's: its
-// terms are t.
+// divideByDestination makes the destinations of a new subscription. t are the terms of its own door, which has no limits but the
+// bus's.
 func (s *Subscription) divideByDestination(c *subscriptionConfig, t terms) {
 	most := c.maxAbandoned()
 	if most < math.MaxInt32/abandonedTogether {
@@ -183,13 +184,14 @@ func (ds *destinations) find(name string) *door {
 	return nil
 }
 
-// door returns the door of a destination, and makes a missing one. It is that of the common destination if there are too many.
-// The name is as the user's function has given it.
+// door returns the door of a destination, and makes a missing one. If too many are in use, that is the door of the common one. The
+// name is as the user's function has given it.
 func (ds *destinations) door(given string) *door {
 	o, first := ds.get(given)
 	if first {
 		ds.of().bus.log.Warn("destinations share the common one: too many are in use",
-			zap.String("subscription_id", ds.of().id), zap.Int("destinations", MaxDestinations))
+			zap.String("subscription_id", ds.of().id), zap.Int("destinations", MaxDestinations),
+			zap.String("remedy", "let the function of PerDestination return fewer names, or look at those that are not well in Metrics"))
 	}
 	return o
 }
@@ -197,7 +199,7 @@ func (ds *destinations) door(given string) *door {
 // get is door. first is set if it is the first time that the common destination is shared.
 func (ds *destinations) get(given string) (o *door, first bool) {
 	now := ds.of().bus.time.Shared()
-	if o = ds.find(given); o != nil && now != nil && o.used.Load() == now.Nanos { // since the last tick: its place among the used ones is right
+	if o = ds.find(given); o != nil && now != nil && o.used.Load() == now.Nanos { // it moved to the front at this tick
 		return o, false
 	}
 	name := destinationName(given)
@@ -212,7 +214,7 @@ func (ds *destinations) get(given string) (o *door, first bool) {
 	}
 	if len(ds.doors) >= MaxDestinations && name != CommonDestination && !ds.forgetLocked() {
 		ds.shared.Add(1)
-		first, ds.told = !ds.told, true
+		first, ds.sharedLogged = !ds.sharedLogged, true
 		if e := ds.doors[CommonDestination]; e != nil {
 			return e.Value.(*door), first
 		}
@@ -221,7 +223,8 @@ func (ds *destinations) get(given string) (o *door, first bool) {
 	return ds.addLocked(name), first
 }
 
-// pinned returns the door of a destination, and keeps it from being forgotten until unpin is called.
+// pinned returns the door of a destination, and keeps it from being forgotten until unpin is called. It makes a
+// missing one.
 func (ds *destinations) pinned(name string) (o *door, unpin func()) {
 	ds.mu.Lock()
 	defer ds.mu.Unlock()
@@ -265,7 +268,7 @@ func (o *door) spills() bool {
 // forgetLocked forgets the idle destination that was not used for the longest time. It reports whether there was one.
 func (ds *destinations) forgetLocked() bool {
 	now := ds.of().bus.time.Nanos()
-	if now < ds.full {
+	if now < ds.fullUntil {
 		return false
 	}
 	for e := ds.used.Back(); e != nil; e = e.Prev() {
@@ -276,7 +279,7 @@ func (ds *destinations) forgetLocked() bool {
 			return true
 		}
 	}
-	ds.full = now + int64(fullPatience)
+	ds.fullUntil = now + int64(fullPatience)
 	return false
 }
 
@@ -286,7 +289,7 @@ func (o *door) hasFullRate(now int64) bool {
 	return rate == nil || rate.IsFull(now)
 }
 
-// forget reports whether the door is idle. Then it admits nothing any more.
+// forget reports whether the door is idle. Then the door admits no delivery any more.
 func (o *door) forget(now int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -305,8 +308,8 @@ func (o *door) forget(now int64) bool {
 	return true
 }
 
-// destinationName returns the name of a destination that the user's function has given: at most 255 bytes of valid UTF-8 without
-// NUL. Another one is cut, and ends with a hash.
+// destinationName returns a name that the user's function has given, if it has at most 255 bytes of valid UTF-8 without NUL. It
+// cuts another one, which then ends with a hash of the whole.
 func destinationName(given string) string {
 	switch {
 	case given == "":
@@ -323,8 +326,8 @@ func destinationName(given string) string {
 	return valid + mark
 }
 
-// enter asks for admission at the door of the next target: with PerDestination at the subscription's own, and then at the one
-// of the delivery's destination. If the user's function does not return, the worker is lost.
+// enter requests admission at the door of the next target: with PerDestination at the subscription's own, and then at the door of
+// the delivery's destination. If the user's function does not return, the worker is lost.
 func (m *machine) enter(w *worker, d *dispatch, s *Subscription, event *Event) (at *door, pass uint64, shut *barrier) {
 	at = s.door
 	if s.destinations == nil {
@@ -339,7 +342,7 @@ func (m *machine) enter(w *worker, d *dispatch, s *Subscription, event *Event) (
 		if pass, shut = at.enter(m.Bus, d); shut != nil {
 			return at, pass, shut
 		}
-		if name = m.ask(w, d, at, pass, event); w.lost {
+		if name = m.askDestination(w, d, at, pass, event); w.lost {
 			return at, pass, nil
 		}
 		m.exit(d, at, pass, noOutcome)
@@ -351,13 +354,14 @@ func (m *machine) enter(w *worker, d *dispatch, s *Subscription, event *Event) (
 	if shut != nil {
 		d.goesTo(at)
 	} else {
-		m.leavesFor(d, at)
+		m.moveSeat(d, at)
 	}
 	return at, pass, shut
 }
 
-// ask asks the user's function for the destination of a delivery, under the watch.
-func (m *machine) ask(w *worker, d *dispatch, at *door, pass uint64, event *Event) (name string) {
+// askDestination calls the user's function for a delivery, as a call of its own under the watch. If the function does not return in
+// time, the worker is lost.
+func (m *machine) askDestination(w *worker, d *dispatch, at *door, pass uint64, event *Event) (name string) {
 	c := m.begin(w, d, at, pass)
 	returned := false
 	defer func() {
@@ -365,7 +369,7 @@ func (m *machine) ask(w *worker, d *dispatch, at *door, pass uint64, event *Even
 			m.handlerExited(w, c, nil)
 		}
 	}()
-	name = at.of().destinations.answer(*event)
+	name = at.of().destinations.nameOf(*event)
 	returned = true
 	if !c.word.End() {
 		m.endedLate(w, c, result{})
@@ -375,8 +379,8 @@ func (m *machine) ask(w *worker, d *dispatch, at *door, pass uint64, event *Even
 	return name
 }
 
-// answer returns what the user's function returns, or "" if it panics.
-func (ds *destinations) answer(e Event) (name string) {
+// nameOf returns the name that the user's function returns, or "" if the function panics.
+func (ds *destinations) nameOf(e Event) (name string) {
 	defer func() {
 		if p := recover(); p != nil {
 			name = ""
@@ -388,13 +392,13 @@ func (ds *destinations) answer(e Event) (name string) {
 
 // panicked logs that the user's function has panicked, once.
 func (ds *destinations) panicked(p any) {
-	if !ds.panics.Swap(true) {
+	if !ds.panicLogged.Swap(true) {
 		ds.of().bus.log.Error("PerDestination panicked: its events go to the common destination",
 			zap.String("subscription_id", ds.of().id), zap.String("panic", panicText(p)))
 	}
 }
 
-// behind returns the door at which an earlier delivery of the key holds back one that was not asked yet, or nil.
+// behind returns the door at which an earlier delivery of the key holds back one whose destination is not known yet, or nil.
 func (ds *destinations) behind(d *dispatch) *door {
 	sits := d.seat().Number != 0
 	switch {
@@ -451,7 +455,7 @@ func (o *door) releaseVisitorsLocked(b *Bus) {
 	}
 }
 
-// destination returns the name of the next target's destination, or "" if it was not asked yet.
+// destination returns the name of the delivery's destination at the next target, or "" while it is not known.
 func (d *dispatch) destination() string {
 	if d.story == nil || d.story.detours == nil {
 		return ""
@@ -459,7 +463,7 @@ func (d *dispatch) destination() string {
 	return d.story.detours.destination
 }
 
-// goesTo notes the destination of the next target, which has been asked.
+// goesTo notes the destination at the next target, once the user's function has returned it.
 func (d *dispatch) goesTo(at *door) {
 	if at.name != "" && d.destination() == "" {
 		d.ensureDetours().destination = at.name

@@ -13,20 +13,20 @@ import (
 	"github.com/surebus/eventbus/internal/circuit"
 )
 
-// Detach stops the subscription and leaves what it has to another one of its name, as the end of a process would with a
-// store. After Detach has returned, no call of the handler begins. It does not wait for running calls. The subscription goes
-// on matching: its deliveries, and the retries of running calls, are held. PublishAndWait does not wait for them and names
-// the subscription (ErrHeld). In memory, a full line treats further ones by WhenFull, by default as dead letters with the
-// reason overflow. With a store they stay there.
+// Detach stops the subscription and keeps its deliveries for a later subscription of its name, in this process. After Detach has
+// returned, no call of the handler begins. It does not wait for running calls. The subscription still matches: its
+// deliveries, and the retries of running calls, are held. PublishAndWait does not wait for them and names the subscription
+// (ErrHeld). In memory, WhenFull decides on deliveries that find the line full: by default they become dead letters with the reason
+// overflow. With a store, they stay there.
 //
 // Subscribe with the name, by Named or Formerly, takes the subscription over: its line, the order of each key, the limits
-// that running calls fill, and what operators have ordered. The held deliveries resume, oldest first, with the new handler and its options. Its circuit begins
-// closed. Events that were published before keep their retry policy. The new subscription must have Isolated and
-// PerDestination if the detached one had them, or else not; Subscribe returns an *OptionError otherwise. This handle has
-// ended then.
+// that running calls fill, and the directives of operators. The held deliveries resume, oldest first, with the new handler and its
+// options. The circuit begins closed. Events that were published before keep their retry policy. Subscribe returns
+// an *OptionError if the new subscription differs from the detached one in Isolated or PerDestination. After a take-over, the
+// methods of this handle return ErrNoSubscription, and its Unsubscribe does nothing.
 //
-// Unsubscribe and Shutdown treat a detached subscription as any other. Detach is not recorded: with a store, the next
-// process decides by its own subscriptions. Further calls do nothing.
+// Unsubscribe and Shutdown treat a detached subscription as any other. Detach is not recorded: with a store, the
+// subscriptions of the next process decide. Further calls do nothing.
 //
 // Errors: ErrNoSubscription after Unsubscribe, and after another subscription has taken over; ErrNoHandlers.
 func (s *Subscription) Detach() error {
@@ -76,13 +76,13 @@ func (o *door) spillsAll(b *Bus) {
 	o.countLocked(b)
 }
 
-// Once makes the subscription take one event and leave, as if it was unsubscribed then. The event is the first that is
-// admitted to the handler; it keeps its retries, and the subscription leaves when the handler has succeeded or the event has
-// become a dead letter. All other deliveries are dropped, without dead letters: those that come meanwhile, and what the
-// subscription has when it leaves, also in a store. Ledger.Dropped counts them.
+// Once makes the subscription take one event, and ends it then, as Unsubscribe does. The event is the first one that is
+// admitted to the handler. It keeps its retries: the subscription ends when the handler has succeeded or the event has become a dead letter.
+// The bus drops all other deliveries of the subscription, without dead letters: those that arrive meanwhile, and those that it
+// has when it ends, also in a store. Ledger.Dropped counts them.
 //
-// Nothing records that a subscription has taken its event: in another process, it takes one again. After a crash that may
-// be the same event. Once and PerDestination contradict each other.
+// No store records that a subscription has taken its event: in another process, it takes one again. After a crash that may
+// be the same event. Subscribe returns an *OptionError for Once with PerDestination.
 func Once() SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.single = true })
 }
@@ -106,8 +106,8 @@ func (o *door) took(d *dispatch) bool {
 	return o.terms().single && o.taken == d.id
 }
 
-// leaves ends a subscription with Once whose event has settled there.
-func (m *machine) leaves(at *door, d *dispatch) {
+// endOnce ends a subscription with Once, if the event that has settled there is the one that it has taken.
+func (m *machine) endOnce(at *door, d *dispatch) {
 	if at.terms().single && at.took(d) {
 		m.ended(at.of())
 	}
@@ -286,8 +286,8 @@ func (r *registry) retire(name string, ended *Subscription) {
 	delete(r.missing, name)
 }
 
-// retirement is what Retire has ended: the JSON of a row among the directives, under each of the names. It stays until the
-// store has nothing of the name any more, so that the next process goes on.
+// retirement is the record of a Retire: the JSON of a row among the directives, one for each name of the subscription. Until it is
+// Done, the next process that has the lease goes on with it.
 type retirement struct {
 	Retired string    `json:"retired"` // the name
 	At      time.Time `json:"at"`
@@ -354,13 +354,13 @@ func (j *durable) newRetired(in *retirement) *Subscription {
 func (s *Subscription) retires(in *retirement, requeue func(...*dispatch)) {
 	s.retired.Store(in)
 	for _, o := range s.doors() {
-		o.retires(in.Drop)
+		o.dropAtEnd(in.Drop)
 	}
 	s.end(requeue)
 }
 
-// retires makes the door drop what it has when its subscription ends.
-func (o *door) retires(drop bool) {
+// dropAtEnd sets whether the end of the subscription drops the deliveries of the door, instead of dead-lettering them.
+func (o *door) dropAtEnd(drop bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	t := *o.terms()

@@ -182,7 +182,7 @@ func (s *Subscription) order(destination string, action AuditAction, until time.
 	if err := s.controllable(what); err != nil {
 		return err
 	}
-	if err := s.has(destination); err != nil {
+	if err := s.checkDestination(destination); err != nil {
 		return err
 	}
 	o, err := newOperator(what, opts)
@@ -198,7 +198,7 @@ func (s *Subscription) order(destination string, action AuditAction, until time.
 
 // has returns the error of an order to a destination, if the subscription was made without PerDestination. A stand-in does not
 // know.
-func (s *Subscription) has(destination string) error {
+func (s *Subscription) checkDestination(destination string) error {
 	if destination == "" || s.destinations != nil {
 		return nil
 	}
@@ -249,7 +249,7 @@ func (op *operators) carryOut(ctx context.Context, r request) error {
 // by the subscriptions that have the names then.
 func (op *operators) direct(s *Subscription, r request) error {
 	v := verbs[r.Action]
-	if err := s.has(r.Destination); err != nil { // a tool asks for it without knowing
+	if err := s.checkDestination(r.Destination); err != nil { // a tool asks for it without knowing
 		return err
 	}
 	at, unpin := s.pinned(r.Destination)

@@ -201,7 +201,7 @@ func (m *machine) exit(d *dispatch, at *door, pass uint64, what outcome) {
 	}
 	m.report.circuitChanged(at, change)
 	if what == succeeded && pass&circuit.Single != 0 {
-		m.leaves(at, d)
+		m.endOnce(at, d)
 	}
 	m.vacated(at)
 	m.leaveUnawaited()
@@ -479,7 +479,7 @@ func (m *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	}
 	if outcome != Handled { // otherwise it has left in exit
 		for _, s := range d.to.subscriptions {
-			m.leaves(s.door, d)
+			m.endOnce(s.door, d)
 		}
 	}
 	waiter := d.waiter()

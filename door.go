@@ -29,10 +29,10 @@ type door struct {
 	running atomic.Int32 // handler calls, except those abandoned or waiting in PublishAndWait
 	ledger  *ledger
 
-	made          int64                     // when it was made
-	used          atomic.Int64              // the shared reading at which a destination was last moved among those that are used
-	pins          atomic.Int32              // uses of a destination's door by others than its deliveries
-	seats         atomic.Int32              // of the line
+	made          int64                     // when the door was made
+	used          atomic.Int64              // the shared reading of the clock when the door last moved to the front of destinations.used
+	pins          atomic.Int32              // uses of a destination's door that keep it from being forgotten, beside its deliveries
+	seats         atomic.Int32              // of the line, as destinations.seats counts them
 	lastDirective atomic.Pointer[Directive] // directed, for readers that do not wait for the store; nil for none
 	directed      Directive                 // the last one; operators.directing guards it
 
@@ -50,7 +50,8 @@ type door struct {
 	chosenIn    uint64            // the circuit's generation in which candidate was chosen
 }
 
-// terms has what a subscription sets at its door. Another one that takes the door over sets others.
+// terms are the settings of a subscription at its door. A subscription that takes the door over sets its own. They are immutable:
+// a change stores new ones.
 type terms struct {
 	of       *Subscription
 	rate     *circuit.Rate // nil for none
@@ -59,13 +60,13 @@ type terms struct {
 	capacity int           // of the line
 	whenOpen WhenOpen
 	whenFull WhenFull
-	single   bool // it takes one event: see Once
-	drops    bool // what it has when it ends is dropped, without letters
+	single   bool // Once
+	drops    bool // deliveries that the subscription has when it ends are dropped, without letters
 }
 
 func (o *door) terms() *terms { return o.set.Load() }
 
-// of returns the subscription whose door it is now.
+// of returns the subscription that has the door now: Detach and Subscribe may hand the door over.
 func (o *door) of() *Subscription { return o.terms().of }
 
 // enter requests admission for a delivery. Call it immediately before the handler runs: an attempt
@@ -119,7 +120,7 @@ func (o *door) runningInAll() int32 {
 	return o.whole.running.Load()
 }
 
-// end ends what begin has begun.
+// end is the opposite of begin.
 func (o *door) end() {
 	o.running.Add(-1)
 	if o.whole != nil {
@@ -146,7 +147,7 @@ func (o *door) beside(others int) int {
 // ask is the slow path of enter, for a door that may be shut. It takes the circuit's permit last.
 //
 // n and all are what begin has returned. Of several arrivals that are counted at once, the first must be admitted: if each saw all
-// others, each would be refused, and released again.
+// others, the door would refuse each of them, and release them again.
 func (o *door) ask(b *Bus, d *dispatch, n, all int32) (pass uint64, why *barrier, change circuit.Change) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -196,14 +197,14 @@ const (
 	succeeded outcome = iota
 	failed
 	noOutcome
-	notCalled // the handler was admitted, and did not begin
+	notCalled // the delivery was admitted, and the handler was not called
 )
 
 // exit removes a delivery that was admitted, and reports its outcome to the circuit.
 func (o *door) exit(b *Bus, d *dispatch, pass uint64, what outcome) (change circuit.Change) {
 	o.end()
 	var was window.Mark
-	if f := d.lastFailure(); f != nil && f.at >= o.made { // otherwise it is of the window of a destination that was forgotten
+	if f := d.lastFailure(); f != nil && f.at >= o.made { // otherwise the mark is of a destination that was forgotten, and made anew
 		was = d.story.mark
 	} else if d.story != nil && o.whole == nil {
 		was = d.story.mark // of a replay
@@ -213,7 +214,7 @@ func (o *door) exit(b *Bus, d *dispatch, pass uint64, what outcome) (change circ
 		now, _ := b.time.Recent()
 		change = o.circuit.Succeeded(pass, now.Nanos, was)
 		if o.whole != nil {
-			o.whole.circuit.Succeeded(0, 0, 0) // it is disabled, and counts
+			o.whole.circuit.Succeeded(0, 0, 0) // the circuit is disabled, and counts successes only
 		}
 	case failed:
 		d.story.mark, change = o.circuit.Failed(pass, b.time.Nanos(), was)

@@ -92,7 +92,7 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 	if !seated {
 		o.line.Sit(d)
 		o.circuit.Gate.Or(circuit.Line)
-		o.isHomeLocked(d)
+		o.keepHomeLocked(d)
 	}
 	d.Seat().Reason = uint8(how)
 	o.holdBehindLocked(b, d, how)
@@ -173,7 +173,7 @@ func (o *door) release(b *Bus, d *dispatch) {
 	defer o.mu.Unlock()
 	o.line.Leave(d)
 	o.choseLocked(d)
-	o.isHomeNoMoreLocked(d.key)
+	o.leaveHomeLocked(d.key)
 	o.endLineLocked()
 	o.countLocked(b)
 }
@@ -191,7 +191,7 @@ func (m *machine) sit(d *dispatch, at *door, why *barrier) (victim *dispatch, sp
 	} else if home := ds.homes.Of(d.key); home != nil && home != at && d.seat().Number == 0 && d.home() == nil && (at.whole != nil || d.hasPassed()) {
 		home.follow(d)
 	}
-	m.leftFor(d, at)
+	m.arrivedElsewhere(d, at)
 	if at.whole != nil { // it may have been forgotten since it refused the delivery
 		var unpin func()
 		at, unpin = ds.pinned(at.name)
@@ -200,17 +200,17 @@ func (m *machine) sit(d *dispatch, at *door, why *barrier) (victim *dispatch, sp
 	if victim, spills, refused = at.sit(m.Bus, d, why); refused != "" || victim == d { // it settles, and keeps its place until then
 		return victim, spills, refused
 	}
-	m.leavesOwn(d)
+	m.freeOwnPlace(d)
 	if home := d.home(); home != nil && d.seat().Number != 0 {
 		home.leads(m.Bus, d, parking(d.seat().Reason))
 	}
 	return victim, spills, refused
 }
 
-// leavesOwn frees the place in its key's order that a delivery has at the subscription's own door, if it has one at its
+// freeOwnPlace frees the place in its key's order that a delivery has at the subscription's own door, if it has one at its
 // destination now: others of its key come to that, and wait there. So the line of the own door has only deliveries that wait
 // for what the subscription has, and those of a dead destination do not fill it.
-func (m *machine) leavesOwn(d *dispatch) {
+func (m *machine) freeOwnPlace(d *dispatch) {
 	if own := d.home(); own != nil && own.whole == nil {
 		d.story.detours.home = nil
 		own.returned(m.Bus, d)
@@ -218,16 +218,16 @@ func (m *machine) leavesOwn(d *dispatch) {
 	}
 }
 
-// leavesFor notes that a delivery enters a door. If it has a seat at another one, it gets one here instead.
-func (m *machine) leavesFor(d *dispatch, at *door) {
-	m.leftFor(d, at)
+// moveSeat moves the seat of a delivery that enters a door, if it has one at another door.
+func (m *machine) moveSeat(d *dispatch, at *door) {
+	m.arrivedElsewhere(d, at)
 	from := d.seatDoor()
 	if d.seat().Number == 0 || from == at {
 		return
 	}
 	from.lend(m.Bus, d)
 	at.seatInside(m.Bus, d)
-	m.leavesOwn(d)
+	m.freeOwnPlace(d)
 	m.tend(from)
 }
 
@@ -239,7 +239,7 @@ func (o *door) seatInside(b *Bus, d *dispatch) {
 	o.line.Sit(d)
 	o.line.Move(d, line.Inside)
 	o.circuit.Gate.Or(circuit.Line)
-	o.isHomeLocked(d)
+	o.keepHomeLocked(d)
 	o.countLocked(b)
 }
 
@@ -283,7 +283,7 @@ func (o *door) returned(b *Bus, d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.line.Return(d)
-	o.isHomeNoMoreLocked(d.key)
+	o.leaveHomeLocked(d.key)
 	o.endLineLocked()
 	o.countLocked(b)
 }
@@ -373,7 +373,8 @@ func (d *dispatch) home() *door {
 	return d.story.detours.home
 }
 
-// Visits reports whether the dispatch waits behind another of its key, and does not know its destination yet.
+// Visits reports whether the dispatch waits behind another of its key, at the door of a destination that is not its own: its own
+// is not known yet.
 func (d *dispatch) Visits() bool { return d.seatDoor().whole != nil && d.destination() == "" }
 
 // vacated tends the doors that may release deliveries because a call does not count at a door any more: its own, the

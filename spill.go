@@ -25,7 +25,7 @@ func (o *door) spillLocked(d *dispatch, how parking) {
 		o.spill.keys = counted(o.spill.keys, d.key, 1)
 	}
 	o.circuit.Gate.Or(circuit.Line)
-	o.isHomeLocked(d)
+	o.keepHomeLocked(d)
 	if !parkingRules[how].waiterWaits {
 		d.unawait(d.seatedAt())
 	}
@@ -77,7 +77,7 @@ func (o *door) roomLocked() int {
 	return o.claimsUpTo() - taken - o.spill.inbound
 }
 
-// claims reports whether the store may have deliveries for the door.
+// claims reports whether the store may have deliveries for the door, which it then claims for itself.
 func (o *door) claims() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -114,7 +114,7 @@ func (o *door) claimEnded(more bool) (tends bool) {
 	}
 	if s.onDisk = s.again; !s.onDisk {
 		s.keys = nil
-		o.sweepHomesLocked()
+		o.leaveHomesLocked()
 	}
 	o.endLineLocked()
 	return s.onDisk || o.line.Taken() > 0
@@ -138,7 +138,7 @@ func (o *door) comes(d *dispatch) {
 		// The feeder claims for all destinations at first. The store may have more of this one: they stay there until it asks.
 		o.spill.onDisk, o.spill.again = true, true
 	}
-	o.isHomeLocked(d)
+	o.keepHomeLocked(d)
 	o.circuit.Gate.Or(circuit.Line)
 	d.origin.row.counted = true
 }
@@ -155,7 +155,7 @@ func (o *door) arrivedLocked(d *dispatch) {
 	}
 	o.spill.inbound--
 	o.spill.coming = counted(o.spill.coming, d.key, -1)
-	o.isHomeNoMoreLocked(d.key)
+	o.leaveHomeLocked(d.key)
 	o.endLineLocked()
 }
 
@@ -181,8 +181,8 @@ func (m *machine) arrived(d *dispatch) {
 	}
 }
 
-// leftFor notes that a claimed delivery goes to another door than the one where it was parked.
-func (m *machine) leftFor(d *dispatch, at *door) {
+// arrivedElsewhere ends the arrival of a claimed delivery at the door where it was parked, because it goes to another door.
+func (m *machine) arrivedElsewhere(d *dispatch, at *door) {
 	if s := d.row(); s != nil && s.from != at {
 		m.arrived(d)
 	}
@@ -206,26 +206,26 @@ func (o *door) forgetSpill() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spill = spill{allowed: o.spill.allowed}
-	o.sweepHomesLocked()
+	o.leaveHomesLocked()
 	o.endLineLocked()
 }
 
-// isHomeLocked notes that later deliveries of the key wait here, if it is a destination's door.
-func (o *door) isHomeLocked(d *dispatch) {
+// keepHomeLocked makes a destination's door the home of a delivery's key: later deliveries of the key wait here.
+func (o *door) keepHomeLocked(d *dispatch) {
 	if ds := o.of().destinations; ds != nil && o.whole != nil && d.key != "" {
 		ds.homes.Keep(d.key, o)
 	}
 }
 
-// isHomeNoMoreLocked notes that a delivery of the key has left, which may have been the last.
-func (o *door) isHomeNoMoreLocked(key string) {
+// leaveHomeLocked ends the home of a key, if no delivery of the key is left here.
+func (o *door) leaveHomeLocked(key string) {
 	if ds := o.of().destinations; ds != nil && key != "" && !o.isHomeOfLocked(key) {
 		ds.homes.Leave(key, o)
 	}
 }
 
-// sweepHomesLocked is isHomeNoMoreLocked for all keys, when the store has nothing for the door any more.
-func (o *door) sweepHomesLocked() {
+// leaveHomesLocked is leaveHomeLocked for all keys. Call it when the store has no deliveries for the door any more.
+func (o *door) leaveHomesLocked() {
 	if ds := o.of().destinations; ds != nil {
 		ds.homes.LeaveAll(o, o.isHomeOfLocked)
 	}
@@ -243,7 +243,7 @@ func (o *door) recover() {
 	defer o.mu.Unlock()
 	o.spill = spill{allowed: o.spill.allowed}
 	o.spill.begin()
-	o.sweepHomesLocked()
+	o.leaveHomesLocked()
 	o.circuit.Gate.Or(circuit.Line)
 }
 
