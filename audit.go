@@ -68,8 +68,7 @@ type AuditEntry struct {
 	// began. Of an import, Count is the number of letters of its input.
 	Query *LetterQuery `json:"query,omitempty"`
 	Count int          `json:"count,omitempty"`
-	// Drop is set if Retire drops what it ends. Count is then, as always of Retire, the number of deliveries that were parked
-	// when it began.
+	// Drop is set for a Retire with DropRetired. Count of a Retire is the number of deliveries that were parked when it began.
 	Drop bool `json:"drop,omitempty"`
 	// Outcome is set in the second entry of a bulk operation or an import, from after its last letter. The other
 	// fields, but Number and At, are those of the first entry.

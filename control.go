@@ -149,45 +149,48 @@ func fieldsOf(o *door) []zap.Field {
 	return fields
 }
 
-// Destination is a destination of a subscription with PerDestination. Its methods do to the destination what those of
-// Subscription do to the subscription; they are safe for concurrent use. An operator's order outlives the destination's
+// Destination controls one destination of a subscription with PerDestination. Subscription.Destination returns one. Its methods are
+// those of Subscription for this destination alone, and are safe for concurrent use. A directive outlives the destination's
 // deliveries, and with a store the process.
+//
+// Errors of all methods but Name: an *OptionError if the subscription was made without PerDestination, otherwise those of the
+// method of Subscription.
 type Destination struct {
 	of   *Subscription
 	name string
 }
 
-// Destination returns the destination with a name; CommonDestination or "" is the common one. It never returns nil: each
-// method that returns an error returns an *OptionError if the subscription was made without PerDestination, and otherwise
-// those of the method of Subscription. A destination that no delivery has had yet can be paused, too.
+// Destination returns the destination with a name; CommonDestination or "" is the common one. It never returns nil, and does not
+// check whether the subscription has PerDestination or a delivery for the name. You can pause a destination before its first delivery.
 func (s *Subscription) Destination(name string) *Destination {
 	return &Destination{of: s, name: destinationName(name)}
 }
 
-// Name returns the name, cut as PerDestination does.
+// Name returns the destination's name, cut to 255 bytes as PerDestination cuts it.
 func (d *Destination) Name() string { return d.name }
 
-// Trip opens the destination's circuit, see Subscription.Trip.
+// Trip opens the destination's circuit. See Subscription.Trip.
 func (d *Destination) Trip(opts ...DirectiveOption) error {
 	return d.of.order(d.name, AuditTrip, time.Time{}, opts)
 }
 
-// Reset closes the destination's circuit, see Subscription.Reset.
+// Reset closes the destination's circuit. See Subscription.Reset.
 func (d *Destination) Reset(opts ...DirectiveOption) error {
 	return d.of.order(d.name, AuditReset, time.Time{}, opts)
 }
 
-// Pause holds the destination's deliveries until Resume, see Subscription.Pause.
+// Pause holds the destination's deliveries until its Resume. See Subscription.Pause.
 func (d *Destination) Pause(opts ...DirectiveOption) error {
 	return d.of.order(d.name, AuditPause, time.Time{}, opts)
 }
 
-// HoldUntil pauses the destination until an instant of the wall clock or Resume, see Subscription.HoldUntil.
+// HoldUntil pauses the destination until an instant of the wall clock or its Resume. See Subscription.HoldUntil.
 func (d *Destination) HoldUntil(t time.Time, opts ...DirectiveOption) error {
 	return d.of.holdUntil(d.name, t, opts)
 }
 
-// Resume ends Pause, HoldUntil and Throttle of the destination, and admits deliveries if it is hung, see Subscription.Resume.
+// Resume ends Pause, HoldUntil and Throttle of the destination, and admits deliveries if it is hung. It does not end a Pause of the
+// whole subscription. See Subscription.Resume.
 func (d *Destination) Resume(opts ...DirectiveOption) error {
 	return d.of.order(d.name, AuditResume, time.Time{}, opts)
 }
@@ -199,35 +202,36 @@ type retireOption func(*retiring)
 
 func (o retireOption) applyRetire(r *retiring) { o(r) }
 
-// retiring has the options of Retire.
+// retiring is what the options of Retire set.
 type retiring struct {
 	drop     bool
 	operator operator
 	err      error
 }
 
-// DropRetired makes Retire drop what it ends, without dead letters. Ledger.Dropped counts the deliveries.
+// DropRetired makes Retire drop the deliveries of the name, without dead letters. Ledger.Dropped counts them.
 func DropRetired() RetireOption { return retireOption(func(r *retiring) { r.drop = true }) }
 
-// RetireReport is what Retire has done.
+// RetireReport has the numbers of a Retire.
 type RetireReport struct {
 	Parked int `json:"parked"` // deliveries that were parked when it began; a store may stop counting at 100,000
 	Ended  int `json:"ended"`  // deliveries that became dead letters, or were dropped
-	// Left is set if no bus runs on the store. The name has ended, and the next bus ends the deliveries.
+	// Left is set if no bus runs on the store: the name is retired, and the next bus ends the deliveries. Ended is 0 then.
 	Left bool `json:"left,omitempty"`
 }
 
 // Retire ends the name of a subscription that no bus has any more, or that is detached. Its deliveries become dead letters with
-// the reason unsubscribed, or are dropped with DropRetired: those that are parked now, and those for later when they are due.
+// the reason unsubscribed, or are dropped with DropRetired: the parked ones now, and those for later when they are due. Events that
+// are published afterwards for a new subscription of the name go to the new one.
 //
-// With a store, Retire is refused while a bus that lives has the name in its catalog. The commit that ends the name checks
-// that. A standby that was killed counts as one that lives for up to an hour. A bus records a change of its catalog within a
-// second. Then the bus with the lease ends the deliveries in parts of at most 500, between which publications go. Retire waits
-// for them. If ctx ends before, the bus goes on; after a crash the next one does. What is published afterwards for a new
-// subscription of the name goes to that one. Audit has an entry from before the first delivery and one with the outcome.
+// With a store, Retire returns a *NameInUseError while a live bus has the name in its catalog; the commit that retires the name
+// checks the catalogs. A bus records a change of its catalog within a second. A killed standby counts as live for up to an
+// hour. The bus with the lease then ends the deliveries in parts of at most 500, and commits publications in between. Retire waits for the
+// last one. If ctx ends before, the bus continues without the caller, and after a crash the next bus does. Audit has an entry from
+// before the first delivery and an entry with the outcome.
 //
-// Errors: *NameInUseError, which names the bus; ErrNoSubscription if there is nothing of the name; *OptionError; ErrShutdown;
-// the store's; the context's, with a valid report: the name may have ended then.
+// Errors: *NameInUseError, which names the bus; ErrNoSubscription if neither a subscription nor a delivery has the name; *OptionError;
+// ErrShutdown; the store's; the context's, with a report: the name may be retired then.
 func (b *Bus) Retire(ctx context.Context, name string, opts ...RetireOption) (RetireReport, error) {
 	r, err := new(retiring), b.ready(ctx)
 	for i := 0; i < len(opts) && err == nil; i++ {
@@ -277,7 +281,7 @@ func (op *operators) retire(ctx context.Context, r request) (report RetireReport
 	}
 }
 
-// retireHere is Retire for the bus that does it.
+// retireHere is Retire on the bus that carries it out: the one with the lease, or in memory this one.
 func (op *operators) retireHere(ctx context.Context, r request) (RetireReport, error) {
 	s := op.registry.find(r.Subscription)
 	if s != nil && !s.Detached() {

@@ -99,7 +99,7 @@ func (o *door) isSpentLocked(d *dispatch) bool {
 	return o.terms().single && !o.taken.IsZero() && o.taken != d.id
 }
 
-// took reports whether it is the event that a subscription with Once has taken.
+// took reports whether a subscription with Once has taken the event.
 func (o *door) took(d *dispatch) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -113,7 +113,7 @@ func (m *machine) endOnce(at *door, d *dispatch) {
 	}
 }
 
-// outlives counts a delivery that has outlived its subscription, and reports whether it is dropped.
+// outlives counts a delivery whose subscription has ended for its retirement, and reports whether to drop the delivery.
 func (d *dispatch) outlives(s *Subscription) (drops bool) {
 	s = s.latest()
 	if in := s.retired.Load(); in != nil {
@@ -209,7 +209,7 @@ func (o *door) renew(made *door, each *destinationTerms) (change circuit.Change)
 	return change
 }
 
-// spilling returns what a door that was made has of spills.
+// spilling returns the door's spill.
 func (o *door) spilling() spill {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -275,7 +275,7 @@ func (r *registry) ofRecordLocked(name string, of *record) *Subscription {
 	return s
 }
 
-// retire notes that a name has ended, also if no subscription had it in this process. ended stands for it.
+// retire makes ended the subscription that has ended last under a name, also if no subscription of this process had the name.
 func (r *registry) retire(name string, ended *Subscription) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -304,7 +304,7 @@ type retirement struct {
 	ended atomic.Int64
 }
 
-// has reports whether a record of the name is from before its end. s is the subscription that has the name now, or nil.
+// has reports whether a record of the name was published before the Retire. s is the subscription that has the name now, or nil.
 func (in *retirement) has(of *record, s *Subscription) bool {
 	if in == nil {
 		return false
@@ -339,7 +339,7 @@ func (op *operators) endedOrders(names []string, by *AuditEntry) (all []Directiv
 	return all
 }
 
-// newRetired returns what stands for a name that has ended.
+// newRetired returns a subscription that dead-letters or drops the deliveries of a retired name.
 func (j *durable) newRetired(in *retirement) *Subscription {
 	s := j.registry.absent(in.Retired)
 	s.retired.Store(in)
@@ -350,7 +350,7 @@ func (j *durable) newRetired(in *retirement) *Subscription {
 	return s
 }
 
-// retires ends a detached subscription.
+// retires ends a detached subscription for Retire.
 func (s *Subscription) retires(in *retirement, requeue func(...*dispatch)) {
 	s.retired.Store(in)
 	for _, o := range s.doors() {
@@ -368,7 +368,7 @@ func (o *door) dropAtEnd(drop bool) {
 	o.set.Store(&t)
 }
 
-// leftOf reports whether the store has deliveries of a retired name that end now, and others that end when they are due.
+// leftOf reports whether the store has deliveries of a retired name that the bus is ending, and others that end when they are due.
 func (j *durable) leftOf(ctx context.Context, in *retirement) (now, later bool, err error) {
 	s := j.registry.find(in.Retired)
 	for q := (driver.RecordQuery{Targets: []string{in.Retired}, Limit: feederPage}); ; {

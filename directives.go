@@ -40,7 +40,7 @@ func newOperators(b *Bus) *operators {
 // Directive is what an operator has ordered of a subscription. It survives restarts.
 type Directive struct {
 	Subscription string    `json:"subscription"`
-	Destination  string    `json:"destination,omitempty"` // of PerDestination; empty for the whole subscription
+	Destination  string    `json:"destination,omitempty"` // the one destination; empty for the whole subscription
 	Pause        bool      `json:"pause,omitempty"`       // by Pause, or by HoldUntil with Until
 	Until        time.Time `json:"until,omitzero"`
 	Trip         bool      `json:"trip,omitempty"` // the circuit was opened
@@ -196,8 +196,8 @@ func (s *Subscription) order(destination string, action AuditAction, until time.
 	return nil
 }
 
-// has returns the error of an order to a destination, if the subscription was made without PerDestination. A stand-in does not
-// know.
+// checkDestination returns an error if an order is to a destination and the subscription was made without PerDestination. A stand-in
+// for a subscription of another process accepts every destination: that process checks.
 func (s *Subscription) checkDestination(destination string) error {
 	if destination == "" || s.destinations != nil {
 		return nil
@@ -249,7 +249,7 @@ func (op *operators) carryOut(ctx context.Context, r request) error {
 // by the subscriptions that have the names then.
 func (op *operators) direct(s *Subscription, r request) error {
 	v := verbs[r.Action]
-	if err := s.checkDestination(r.Destination); err != nil { // a tool asks for it without knowing
+	if err := s.checkDestination(r.Destination); err != nil { // a tool cannot check
 		return err
 	}
 	at, unpin := s.pinned(r.Destination)
@@ -336,7 +336,7 @@ func (at *door) obeyed(o Directive) (change circuit.Change) {
 	return change
 }
 
-// trippedSince opens the circuit for the rest of the time that it is open after it was tripped.
+// trippedSince opens the circuit for the rest of OpenFor after a Trip. It does nothing once OpenFor is over.
 func (at *door) trippedSince(now timeline.Instant, tripped time.Time) (change circuit.Change) {
 	c := &at.circuit
 	since := max(now.UTC.Sub(tripped), 0) // not later than now if the clock was set back
@@ -408,7 +408,8 @@ func (op *operators) obeyLocked() (report func()) {
 	}
 }
 
-// destinationsOf returns "", for a subscription, and its destinations to which there is a directive.
+// destinationsOf returns "", which stands for the whole subscription, and the names of its destinations with a directive: one that is
+// in force, or one to a destination that is known.
 func (op *operators) destinationsOf(s *Subscription) []string {
 	all := []string{""}
 	if s.destinations == nil {
@@ -426,12 +427,12 @@ func (op *operators) destinationsOf(s *Subscription) []string {
 	return slices.Compact(all)
 }
 
-// inForce reports whether a directive to a destination keeps deliveries out.
+// inForce reports whether a directive to a destination still pauses it or opens its circuit.
 func (op *operators) inForce(s *Subscription, o *Directive) bool {
 	return o.Pause && !op.time.HasCome(o.Until) || o.Trip && op.time.Now().UTC.Sub(o.At) < s.circuit.OpenFor
 }
 
-// storedAs returns the name under which a store has the directive. No name of a subscription has the separator.
+// storedAs returns the name under which a store keeps the directive. No name of a subscription contains the separator.
 func (o *Directive) storedAs() string {
 	if o.Destination == "" {
 		return o.Subscription
@@ -439,10 +440,10 @@ func (o *Directive) storedAs() string {
 	return o.Subscription + "\x1f" + o.Destination
 }
 
-// place returns to what the directive is.
+// place returns the subscription or the destination that the directive is for.
 func (o *Directive) place() place { return place{o.Subscription, o.Destination} }
 
-// obeyDestinations makes the destinations of a subscription that is being made obey what was ordered of them.
+// obeyDestinations applies the directives to the destinations of a new subscription.
 func (op *operators) obeyDestinations(s *Subscription) {
 	for _, name := range op.destinationsOf(s) {
 		if at, unpin := s.pinned(name); name != "" {

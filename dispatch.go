@@ -33,7 +33,7 @@ type dispatch struct {
 	attempt int32
 	state   dispatchState
 	hasTurn bool // it has its key's place: the next dispatch of the key waits for it
-	inside  bool // a running handler published it, and did not wait for room; fixed, as the first group
+	inside  bool // a running handler published it, so the publication did not wait for room; fixed
 	first   call // its first call; further ones are allocated an attempt at a time
 }
 
@@ -252,7 +252,7 @@ type story struct {
 // detours has the parts of a story that few dispatches have: most failures involve no rule and no
 // door.
 type detours struct {
-	destination string           // of the next target, once it was asked; "" for not yet
+	destination string           // at the next target; "" while it is not known
 	at          *door            // of the destination at which it has its seat; nil for the subscription's
 	home        *door            // another one, at which later ones of its key stay behind it; mostly nil
 	spent       []spent          // records of rules' budgets

@@ -44,7 +44,7 @@ var (
 	ErrShutdown = errors.New("eventbus: bus is shut down")
 	// ErrUninitialized is returned by the methods of a Bus that New did not make.
 	ErrUninitialized = errors.New("eventbus: bus was not made with New")
-	// ErrQueueFull is matched by every *FullError: what bounds the event is full, and the bus rejects events
+	// ErrQueueFull is matched by every *FullError: a bound has no room for the event, and the bus rejects events
 	// (RefuseWhenFull), has not been started, or the context of Publish ended while it waited.
 	ErrQueueFull = errors.New("eventbus: queue is full; start the bus, try again later, or raise WithQueueCapacity")
 	// ErrBatchTooLarge is returned by PublishBatch for more events than the queue's capacity.
@@ -103,7 +103,7 @@ var (
 	ErrHandlerExited = errors.New("eventbus: handler exited its goroutine")
 )
 
-// NameInUseError is returned by Retire for a name that a bus has. It matches ErrNameInUse.
+// NameInUseError is returned by Retire for a name that a live bus has. It matches ErrNameInUse.
 type NameInUseError struct {
 	Subscription string `json:"subscription"`
 	Instance     string `json:"instance"` // Catalog.Instance of the bus
@@ -214,21 +214,21 @@ func (e *BatchError) Error() string {
 // Unwrap returns the error that Publish would have returned.
 func (e *BatchError) Unwrap() error { return e.Err }
 
-// FullError reports which bound has no room for a publication: Publish may not wait, or its context ended while it waited.
-// Nothing was accepted. It matches ErrQueueFull, and Err.
+// FullError reports which bound has no room for a publication, if Publish may not wait, or its context ended while it waited.
+// The bus has accepted nothing. It matches ErrQueueFull, and Err.
 type FullError struct {
 	Bound        Bound
-	Subscription string // the name of the one whose line is full; "" for another bound
-	Most         int64  // what the bound allows
+	Subscription string // the subscription whose line is full; "" for another bound
+	Most         int64  // the bound: events, deliveries, dispatches or records, see Bound
 	// Err is why the wait ended: the context's error, for BoundUnconfirmed together with ErrStoreFailed. It is nil if
 	// Publish did not wait.
 	Err error
 }
 
-// Bound is a bound of a FullError.
+// Bound names a bound for which Publish waits.
 type Bound string
 
-// The bounds for which Publish waits.
+// The bounds.
 const (
 	BoundQueue       Bound = "queue"       // of events that wait for a worker: WithQueueCapacity
 	BoundLine        Bound = "line"        // of deliveries at a subscription: LineCapacity

@@ -138,8 +138,8 @@ type SubscriptionMetrics struct {
 	LastError  string    `json:"last_error,omitempty"`
 	LastFailed time.Time `json:"last_failed,omitzero"`
 
-	// Destinations has those of a subscription with PerDestination. The numbers above are sums over all destinations; Circuit is
-	// CircuitDisabled, and Paused, Hung, Abandoned and Directive say what applies to the subscription as a whole.
+	// Destinations is nil without PerDestination. With it, the numbers above are sums over all destinations, Circuit is
+	// CircuitDisabled, and Paused, Hung, Abandoned and Directive are those of the whole subscription.
 	Destinations *DestinationsMetrics `json:"destinations,omitempty"`
 
 	Options SubscriptionOptions `json:"options"`
@@ -147,24 +147,24 @@ type SubscriptionMetrics struct {
 
 // DestinationsMetrics are the destinations of a subscription with PerDestination.
 type DestinationsMetrics struct {
-	Known int `json:"known"` // destinations that are in use, or were not forgotten yet
-	// Unwell is the number of destinations that are not well: something is parked there, the circuit is not closed, or it is paused,
-	// hung or throttled.
+	Known int `json:"known"` // destinations that the bus has not forgotten: see MaxDestinations
+	// Unwell is the number of destinations that are not well: deliveries are parked there, the circuit is open or half-open, or the
+	// destination is paused, hung or throttled.
 	Unwell int `json:"unwell"`
-	// Shared is the number of times that a new destination shared the common one, because MaxDestinations others were in use.
+	// Shared is the number of attempts that went to CommonDestination because MaxDestinations others were in use.
 	Shared int64 `json:"shared"`
-	// List has those that are not well, with the most parked deliveries first: at most 100.
+	// List has the destinations that are not well, at most 100: those with the most parked deliveries first.
 	List []DestinationMetrics `json:"list"`
 }
 
 // maxListed is the number of destinations in DestinationsMetrics.List.
 const maxListed = 100
 
-// DestinationMetrics are the state of a destination. The fields are as in SubscriptionMetrics.
+// DestinationMetrics is the state of a destination. The fields mean what they mean in SubscriptionMetrics, for this destination.
 type DestinationMetrics struct {
 	Destination    string       `json:"destination"`
 	Circuit        CircuitState `json:"circuit"`
-	CircuitOpens   int64        `json:"circuit_opens"` // since it is known
+	CircuitOpens   int64        `json:"circuit_opens"` // since the destination is known
 	Held           int          `json:"held"`
 	Throttled      int          `json:"throttled"`
 	Snoozed        int          `json:"snoozed"`
@@ -190,7 +190,7 @@ type SubscriptionOptions struct {
 	MaxThrottle  time.Duration `json:"max_throttle"`
 	WhenOpen     WhenOpen      `json:"when_open"`
 	WhenFull     WhenFull      `json:"when_full"`
-	// PerDestination is set if the others apply to each destination.
+	// PerDestination is set if the other options apply to each destination.
 	PerDestination bool `json:"per_destination,omitempty"`
 	Once           bool `json:"once,omitempty"`
 }

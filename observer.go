@@ -12,8 +12,8 @@ import (
 )
 
 // WithLogger sets the bus's logger. Without it and WithSlog, warnings and errors go to os.Stderr, each
-// message at most 100 times a second. The bus never waits for os.Stderr: what it does not take is left
-// out, and counted in the log. WithLogger(zap.NewNop()) makes a silent bus.
+// message at most 100 times a second. The bus never waits for os.Stderr: entries for which its buffer has no
+// room are left out, and one entry has their number. WithLogger(zap.NewNop()) makes a silent bus.
 //
 // Every failed attempt is a warn entry, and every dead letter an error entry. A logger that samples, as
 // zap.NewProductionConfig's does, drops repeated entries: set its Sampling to nil to see them all. The
@@ -25,8 +25,10 @@ func WithLogger(l *zap.Logger) Option {
 	})
 }
 
-// WithSlog sets a logger of log/slog. It excludes WithLogger, and all else that is said there holds. The
-// name of the bus's logger is the attribute "logger".
+// WithSlog sets the bus's logger to one of log/slog. The notes of WithLogger apply, for the logger's handler.
+// The attribute "logger" has the name of the bus's logger.
+//
+// Errors of New: an *OptionError for nil, and together with WithLogger.
 func WithSlog(l *slog.Logger) Option {
 	return option(func(c *config) {
 		c.refuseIf(l == nil, "WithSlog", "nil", "leave the option out to log warnings to stderr, or use slog.DiscardHandler for a silent bus")

@@ -161,23 +161,25 @@ func Isolated() SubscribeOption {
 }
 
 // PerDestination divides the subscription by destination: a customer, a tenant, a host. The circuit, Concurrency, RateLimit,
-// MaxAbandoned, Throttle and what operators order apply to each destination by itself, so that one that is dead, slow or
-// over its quota does not hold up the others. Subscription.Destination has the methods for one; a Pause of the
-// subscription holds all, until its Resume, and its Trip and Reset return ErrCircuitDisabled.
+// MaxAbandoned, Throttle and directives apply to each destination separately, so that a destination that is dead, slow or
+// over its quota does not delay the others. Subscription.Destination returns one, to pause it or to trip its circuit. A Pause of the
+// subscription holds all destinations until the subscription's Resume, and its Trip and Reset return ErrCircuitDisabled.
 //
-// The function returns the name of an event's destination. It is called once for each delivery, within the subscription's
-// timeout, before the first call of the handler; a store keeps the answer. Concurrent calls must be safe. If it panics or
-// returns "", the destination is CommonDestination. If it does not return in time, the attempt has failed. A name
-// of more than 255 bytes, or with bytes that are not text, is cut and ends with a hash. See MaxDestinations for their number.
+// The function returns the name of an event's destination. The bus calls it once for each delivery, within the subscription's
+// timeout, before the first call of the handler; a store keeps the answer. It must be safe for concurrent use. If it panics or
+// returns "", the destination is CommonDestination. If it does not return in time, the attempt fails. The bus cuts a name of
+// more than 255 bytes, or with bytes that are not text, and appends a hash. MaxDestinations bounds their number.
 //
-// Each destination has a line of its own of LineCapacity. In memory, all lines together have ten times that; beyond it, the
-// longest one is full. Publish does not wait for a full line, since it does not know the destination: with WaitWhenFull too, a
-// delivery that finds its line full becomes a dead letter, overflow. With a store it waits there. The subscription is held as
-// a whole while ten times MaxAbandoned calls of all destinations hang. While every worker is busy, all destinations together may use half of
-// WithConcurrency, unless Concurrency is Unlimited.
+// Each destination has its own line of LineCapacity. In memory, all lines together have ten times LineCapacity; beyond that, the
+// longest line counts as full. Publish does not wait for a full line, because it does not know the destination: also with WaitWhenFull, a
+// delivery that finds its line full becomes a dead letter with the reason overflow. With a store, the delivery waits there. The whole
+// subscription is held while ten times MaxAbandoned calls at all destinations hang. While every worker is busy, all destinations
+// together may use half of WithConcurrency, unless Concurrency is Unlimited.
 //
-// Events with a key keep their order at the subscription, whatever their destinations: a delivery waits while an earlier one of its key
-// waits for a destination.
+// Events with a key keep their order at the subscription, whatever their destinations: a delivery waits while an earlier delivery of
+// its key waits for a destination.
+//
+// Errors of Subscribe: an *OptionError for nil, and together with Once.
 func PerDestination(of func(Event) string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if c.destination = of; of == nil {

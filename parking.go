@@ -71,7 +71,7 @@ type arrival struct {
 	*dispatch
 	now    int64
 	others int  // calls that run, and deliveries that were released before
-	all    int  // these, and those at other destinations of the subscription
+	all    int  // others, and the same of the subscription's other destinations
 	inLine bool // it is parked; when it is released, it asks again at the door
 	seated bool // it has a seat, in the line or from an earlier attempt
 	fresh  bool // it has not failed at the subscription
@@ -90,7 +90,7 @@ var (
 		ends:   func(*door) (Outcome, Reason) { return DeadLettered, ReasonUnsubscribed },
 	}
 
-	// taken: the subscription takes one event, and has taken another one.
+	// taken: the subscription has Once, and has taken another event.
 	taken = &barrier{
 		admits: func(o *door, _ *Bus, a arrival) (int, int64) { return unless(!a.inLine && o.isSpentLocked(a.dispatch)) },
 		ends:   func(*door) (Outcome, Reason) { return Dropped, "" },
@@ -104,7 +104,7 @@ var (
 		},
 	}
 
-	// detached: its subscription has left it to another one of its name.
+	// detached: Detach was called, and no other subscription of the name has taken over.
 	detached = &barrier{
 		name:  ParkDetached,
 		shuts: func(o *door, _ *Bus) (bool, int64) { return o.has(circuit.Detached), math.MaxInt64 },

@@ -63,8 +63,8 @@ func (j *durable) acquireIncoming(ctx context.Context, c *opening) error {
 	return j.admitsIncoming(ctx, max(c.records(), int64(len(c.all()))))
 }
 
-// countUnsettled begins the count with what the store has, and returns that. Deliveries of missing subscriptions do not
-// count: nothing here settles them.
+// countUnsettled restarts the count at the number of dispatches in the store, and returns that number. Deliveries of missing
+// subscriptions do not count, because this process cannot settle them.
 func (j *durable) countUnsettled(ctx context.Context) (unsettled int64, err error) {
 	stats, err := j.store.Stats(ctx)
 	if err != nil {
@@ -82,7 +82,7 @@ func (j *durable) countUnsettled(ctx context.Context) (unsettled int64, err erro
 	return stats.Unsettled(), nil
 }
 
-// orphaned removes deliveries from the count that are parked for missing subscriptions.
+// orphaned removes deliveries that are parked for missing subscriptions from the count.
 func (j *durable) orphaned(names ...string) {
 	for _, name := range names {
 		j.orphans.Add(name)
@@ -91,7 +91,7 @@ func (j *durable) orphaned(names ...string) {
 	j.feeder.lookIfWaiting()
 }
 
-// warnMissing logs the names of subscriptions that do not exist, each once, with what waits for them now.
+// warnMissing logs each name of a subscription that does not exist once, with the number of its deliveries.
 func (j *durable) warnMissing(names []string) {
 	for _, name := range names {
 		if j.registry.isNewlyMissing(name) {

@@ -442,7 +442,7 @@ func (r *reporter) doubtful(subscription string, d doubts) {
 	r.log.Warn("options may be a mistake", d...)
 }
 
-// notStarted logs that events wait for a call of Start that has perhaps been forgotten.
+// notStarted logs that events wait for Start, which the program may not call at all.
 func (r *reporter) notStarted() {
 	r.log.Warn("bus is not started: events wait for Start", zap.String("remedy", "call Start after the subscriptions are made"))
 }

@@ -267,7 +267,7 @@ func (j *durable) answerRequest(ctx context.Context, asked *driver.Request) {
 // retiredPrefix begins the names under which a store keeps retirements among the directives. No name of a subscription has it.
 const retiredPrefix = "\x1fretired\x1f"
 
-// catalogTries bounds the attempts at a commit before which another bus has recorded its catalog.
+// catalogTries bounds the attempts at a commit that fails because another bus records its catalog at the same time.
 const catalogTries = 10
 
 func (j *durable) retire(ctx context.Context, r request, s *Subscription) (report RetireReport, err error) {
@@ -327,8 +327,8 @@ func (j *durable) parkedAt(ctx context.Context, names []string) (parked int, kno
 	return 0, len(page.Records) > 0, err
 }
 
-// catalogsWithout returns the catalogs of the store, or a *NameInUseError if one of a bus that lives has a name. This bus has the
-// lease: another one that had it does not live, or is about to find out.
+// catalogsWithout returns the catalogs of the store, or a *NameInUseError if the catalog of a live bus has one of the names. This bus
+// has the lease, so the former holder of the lease is not live, or will soon notice.
 func (j *durable) catalogsWithout(ctx context.Context, names []string) (catalogs []driver.Catalog, err error) {
 	all, err := j.instances(ctx)
 	if err != nil {
@@ -354,7 +354,7 @@ func (j *durable) catalogsWithout(ctx context.Context, names []string) (catalogs
 	return catalogs, nil
 }
 
-// beginRetired ends what the store has under names. s is the detached subscription that has them, or nil.
+// beginRetired starts the end of all deliveries under retired names. s is the detached subscription that has the names, or nil.
 func (j *durable) beginRetired(all []*retirement, s *Subscription) {
 	if s != nil {
 		s.retires(all[slices.IndexFunc(all, func(in *retirement) bool { return !in.Quiet })], j.machine.requeue)
@@ -369,13 +369,13 @@ func (j *durable) beginRetired(all []*retirement, s *Subscription) {
 	}
 }
 
-// retireAgain goes on with what was committed late.
+// retireAgain continues retirements whose commit was confirmed late.
 func (j *durable) retireAgain() {
 	ctx := j.feeder.claimsContext()
 	j.feeder.failed(ctx, j.resumeRetired(ctx))
 }
 
-// resumeRetired goes on with what was retired before the lease began.
+// resumeRetired continues the retirements of earlier leases.
 func (j *durable) resumeRetired(ctx context.Context) error {
 	if j.config.tool {
 		return nil
@@ -405,13 +405,13 @@ func (j *durable) readRetired(ctx context.Context) (all []*retirement, err error
 	return all, err
 }
 
-// Pauses between two looks at what is left of a name.
+// Pauses between two reads of the records of a retired name.
 const (
 	firstRetiredPause = 50 * time.Millisecond
 	lastRetiredPause  = 10 * time.Second
 )
 
-// finishRetired records that the deliveries of a name have ended.
+// finishRetired waits until the store has no delivery of a retired name, and records that.
 func (j *durable) finishRetired(in *retirement, epoch int64) {
 	for pause := firstRetiredPause; j.feeder.sleep(pause); pause = min(2*pause, lastRetiredPause) {
 		if j.store.epoch.Load() != epoch || j.halts.Any() {
@@ -419,7 +419,7 @@ func (j *durable) finishRetired(in *retirement, epoch int64) {
 		}
 		now, later, err := j.leftOf(j.feeder.claimsContext(), in)
 		if err != nil {
-			j.log.Warn("what is left of a retired subscription cannot be read", zap.String("subscription_id", in.Retired), zap.Error(err))
+			j.log.Warn("deliveries of a retired subscription cannot be read; retrying", zap.String("subscription_id", in.Retired), zap.Error(err))
 		}
 		if now || err != nil {
 			continue
@@ -438,7 +438,7 @@ func (j *durable) finishRetired(in *retirement, epoch int64) {
 	}
 }
 
-// awaitRetired waits until the deliveries of a name have ended, which another process may do.
+// awaitRetired waits until the deliveries of a retired name have ended, also by another process.
 func (j *durable) awaitRetired(ctx context.Context, name string, report RetireReport) (RetireReport, error) {
 	waiting, done := j.untilStop(ctx)
 	defer done()

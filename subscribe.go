@@ -44,9 +44,9 @@ type Subscription struct {
 	place        *route.Place[*Subscription]
 	gone         atomic.Bool
 	detached     atomic.Bool
-	heir         atomic.Pointer[Subscription] // the one that has taken it over, see Detach
-	retired      atomic.Pointer[retirement]   // that of Retire, before it ends
-	inherited    []func()                     // what Subscribe does and reports after it has taken over another one
+	heir         atomic.Pointer[Subscription] // the subscription that has taken it over, see Detach
+	retired      atomic.Pointer[retirement]   // set by Retire before the subscription ends
+	inherited    []func()                     // reports of a take-over, for Subscribe to call without a lock
 
 	succeeds bool          // another one had one of its names, until Unsubscribe
 	since    *atomic.Int64 // Record.Position of its first event, if it succeeds; 0 before
@@ -125,7 +125,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	if err != nil {
 		return nil, err
 	}
-	b.operators.obeyDestinations(s) // what was ordered of them meanwhile, or under a name that it has only now
+	b.operators.obeyDestinations(s) // directives that came meanwhile, or are under a name that the subscription has only now
 	for _, report := range s.inherited {
 		report()
 	}
@@ -133,7 +133,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	return s, nil
 }
 
-// makeDoor gives a subscription that is being made its door.
+// makeDoor makes the door of a new subscription, and its destinations.
 func (s *Subscription) makeDoor(c *subscriptionConfig) {
 	b := s.bus
 	t := terms{of: s, capacity: cmp.Or(c.line, DefaultLineCapacity), whenOpen: c.whenOpen, whenFull: c.whenFull, rate: newRate(c.rate), single: c.single, drops: c.single}
@@ -193,7 +193,7 @@ func (s *Subscription) Unsubscribe() {
 	s.end(s.bus.machine.requeue) // a worker dead-letters them
 }
 
-// end ends the subscription, once. requeue gets its deliveries.
+// end ends the subscription, once, and passes its deliveries to requeue.
 func (s *Subscription) end(requeue func(...*dispatch)) {
 	if s.gone.Swap(true) {
 		return
