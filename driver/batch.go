@@ -59,8 +59,9 @@ type Batch struct {
 	Directives []Directive
 	// Audit adds entries to the audit, each with the next Number. The store ignores Number in a batch.
 	Audit []AuditEntry
-	// IfCatalogs is nil, or has the catalogs that the bus has read, in any order. If the store has others when it applies the
-	// batch, the batch is refused with ErrCatalogsChanged. Instance and Body are compared. It is a check before all changes.
+	// IfCatalogs is nil, or has the catalogs that the bus has read, in any order. Before all changes, the store compares Instance
+	// and Body with its own catalogs, and refuses the batch with ErrCatalogsChanged if they differ. An empty list is not nil: the
+	// store must have no catalog.
 	IfCatalogs []Catalog
 	// Catalog replaces the catalog of its Instance, or removes it. nil keeps all.
 	Catalog *Catalog
@@ -69,7 +70,7 @@ type Batch struct {
 	Deferrable bool
 }
 
-// HasCatalogs reports whether IfCatalogs is nil or has these catalogs, in any order.
+// HasCatalogs reports whether IfCatalogs is nil, or equals the catalogs of a store, in any order.
 func (b *Batch) HasCatalogs(all []Catalog) bool {
 	if b.IfCatalogs == nil {
 		return true

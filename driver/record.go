@@ -67,8 +67,8 @@ type Record struct {
 	State State
 	Due   time.Time // in Waiting and Scheduled, at times in Parked; otherwise zero
 	Door  string    // in Parked
-	// Destination is of Door, where the dispatch is parked, and what Claim selects by. It is empty for none, otherwise valid UTF-8 without
-	// NUL, of at most 255 bytes. The bus sets it in Parked only. A store keeps in every state what a batch says.
+	// Destination is the destination of Door for which the dispatch is parked; ClaimParked selects by it. It is empty for none, otherwise
+	// valid UTF-8 without NUL, of at most 255 bytes. The bus sets it in Parked only. A store keeps the value of the batch in every state.
 	Destination string
 	// Progress is JSON: how far the dispatch is. nil for one that has not begun.
 	Progress []byte
@@ -139,8 +139,8 @@ type ClaimQuery struct {
 	Event ID        // for ClaimEvent
 	Slots SlotSet   // of the lease; empty: all that the lease has
 
-	// The following select by Record.Destination, for ClaimParked. "" stands for the records without one. Each has up to
-	// 10,000 distinct entries. At most one of them is set.
+	// Destinations and OtherThan select by Record.Destination, for ClaimParked. "" stands for the records without one. Each has up
+	// to 10,000 distinct entries. At most one of them is set.
 
 	Destinations []string // the record has one of these; empty: all
 	OtherThan    []string // the record has none of these; empty: all

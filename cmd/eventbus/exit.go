@@ -74,7 +74,7 @@ var known = []struct {
 	{eventbus.ErrUnknownEvent, exitNotFound, "check the id: an event that was handled leaves the bus after a while"},
 	{eventbus.ErrNotScheduled, exitConflict, "'eventbus events show ID' shows what became of the event"},
 	{eventbus.ErrNoSubscription, exitConflict, "'eventbus subs list' shows the subscriptions"},
-	{eventbus.ErrNameInUse, exitConflict, "'eventbus subs list' shows the subscriptions"},
+	{eventbus.ErrNameInUse, exitConflict, "end the process that has the name, or deploy it without the subscription; a killed standby counts for up to an hour"},
 	{eventbus.ErrCircuitDisabled, exitConflict, "'eventbus subs pause NAME' holds the deliveries without a circuit"},
 	{eventbus.ErrNoAnswer, exitConflict, "look whether the program that runs the bus is stopped or hangs: it keeps the lease until its process ends"},
 	{eventbus.ErrNoCatalog, exitNotFound, "start the program that runs the bus once, or use --url"},

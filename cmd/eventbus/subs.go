@@ -278,8 +278,9 @@ func (a *app) subsRetire() *cobra.Command {
 		Long: `End the name of a subscription that no bus has any more.
 
 The deliveries that the store has for it become dead letters with the reason
-unsubscribed, or are dropped with --drop. A bus that lives and has the name is
-in the way. If no bus runs, the next one ends the deliveries. It needs --store.`,
+unsubscribed, or are dropped with --drop. The command ends with code 4 while a
+live bus has a subscription of the name; a killed standby counts as live for up
+to an hour. If no bus runs, the next one ends the deliveries. It needs --store.`,
 	}
 	c.Flags().BoolVar(&drop, "drop", false, "drop the deliveries, without dead letters")
 	a.operatorFlags(c)

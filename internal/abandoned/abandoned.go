@@ -20,14 +20,14 @@ type call struct {
 	counts []count
 }
 
-// count is where a call counts.
+// count is a Hanging count that includes a call.
 type count struct {
 	in  *circuit.Hanging
 	era uint32 // see circuit.Hanging
 }
 
-// Add adds a call that counts in some places. For each that is hung from now on, it returns how often that has happened, else
-// 0.
+// Add adds a call that counts in all of some Hanging counts. For each that becomes hung by this call, hung has how often that has
+// happened, and 0 for the others.
 func (a *Calls[C]) Add(c C, since time.Time, in ...*circuit.Hanging) (hung []uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,7 +47,7 @@ func (a *Calls[C]) Add(c C, since time.Time, in ...*circuit.Hanging) (hung []uin
 	return hung
 }
 
-// Remove removes a call. It reports whether one of the places where it counts is no longer hung.
+// Remove removes a call. It reports whether one of its Hanging counts is no longer hung.
 func (a *Calls[C]) Remove(c C) (resumes bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

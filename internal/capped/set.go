@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// Set has its first keys. Its methods are safe for concurrent use.
+// Set is a set of strings that is full at a number of keys. NewSet makes one. Its methods are safe for concurrent use.
 type Set struct {
 	most int
 	full atomic.Bool
@@ -18,7 +18,7 @@ type Set struct {
 // NewSet returns a set of at most a number of keys.
 func NewSet(most int) *Set { return &Set{most: most} }
 
-// IsNew adds a key. It reports whether the set had room for it, and did not have it.
+// IsNew adds a key to a set that is not full. It reports whether it has added the key: false if the set is full or has it.
 func (s *Set) IsNew(key string) bool {
 	if s.full.Load() {
 		return false

@@ -45,9 +45,9 @@ const (
 	Slowed                 // a handler has asked everyone to wait: see Slowdown
 	Rated                  // the subscription has a rate limit
 	Removed                // the subscription has ended
-	Detached               // it waits for another one that takes it over
-	Single                 // it takes one event and ends
-	Forgotten              // it is the door of a destination that is being forgotten
+	Detached               // the subscription waits for another one to take it over
+	Single                 // the subscription has Once
+	Forgotten              // the door is that of a destination that is being forgotten
 	Line                   // seats of the line are taken, or the store may have deliveries: see endLineLocked
 	Generation             // the lowest bit of the generation
 

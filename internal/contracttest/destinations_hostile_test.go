@@ -12,6 +12,7 @@ import (
 	"github.com/surebus/eventbus"
 )
 
+// When a slow call of a subscription ends, the share of the workers goes to the next destination that waits, although other
 // events keep all workers busy.
 func TestD13_ShareOfTheWorkersIsPassedOn(t *testing.T) {
 	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {

@@ -88,7 +88,7 @@ func (s *ships) subscribe(t *testing.T, bus *eventbus.Bus, opts ...eventbus.Subs
 		append([]eventbus.SubscribeOption{eventbus.Named("ships"), eventbus.PerDestination(byAddress)}, opts...)...)
 }
 
-// eachStore runs a test in memory and with a store.
+// inMemoryAndStore runs a test in memory and with a store.
 func inMemoryAndStore(t *testing.T, test func(t *testing.T, open func(opts ...eventbus.Option) *eventbus.Bus)) {
 	t.Helper()
 	t.Run("memory", func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-// orphans has a store with n deliveries of "mail", and every second one with a key, whose subscription the next process has no more.
+// orphans leaves n deliveries of "mail" in a store, every second one with a key. The next process does not have that subscription.
 func orphans(t *testing.T, disk *disk, n int) {
 	t.Helper()
 	bus, _ := disk.open(t)
@@ -31,7 +31,7 @@ func orphans(t *testing.T, disk *disk, n int) {
 	require.NoError(t, bus.Shutdown(t.Context()))
 }
 
-// outcomes are the audit's entries of Retire, the oldest first: the count, what was done, who and why.
+// retireEntries returns the audit's entries of Retire, the oldest first.
 func retireEntries(t *testing.T, bus *eventbus.Bus) (entries []eventbus.AuditEntry) {
 	t.Helper()
 	for _, e := range audit(t, bus, eventbus.AuditQuery{Action: eventbus.AuditRetire}) {
@@ -253,7 +253,7 @@ func onlyDispatchOrLetters(t *testing.T, bus *eventbus.Bus, id eventbus.EventID)
 	return status.Dispatches[0].State
 }
 
-// Retire that nobody waits for goes on.
+// After the end of its context, Retire goes on.
 func TestD14_RetireWithAContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Homes has the place of each key that has one. Its methods are safe for concurrent use. The zero Homes is empty.
+// Homes maps keys to places P. The zero Homes is empty. Its methods are safe for concurrent use.
 type Homes[P comparable] struct {
 	mu sync.Mutex // guards the following
 	at map[string]P
@@ -31,7 +31,7 @@ func (h *Homes[P]) Keep(key string, at P) {
 	h.at[key] = at
 }
 
-// Leave takes a place from a key, if it has that one.
+// Leave removes a key, if its place is at.
 func (h *Homes[P]) Leave(key string, at P) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -41,7 +41,7 @@ func (h *Homes[P]) Leave(key string, at P) {
 	}
 }
 
-// LeaveAll takes a place from all keys that have it, but those for which stays returns true.
+// LeaveAll removes all keys whose place is at, but those for which stays returns true. It calls stays with its lock held.
 func (h *Homes[P]) LeaveAll(at P, stays func(key string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -49,7 +49,7 @@ func (h *Homes[P]) LeaveAll(at P, stays func(key string) bool) {
 	h.shrinkLocked()
 }
 
-// shrinkLocked gives the memory of an empty map back, which it would keep.
+// shrinkLocked drops an empty map: a map keeps the memory of removed keys.
 func (h *Homes[P]) shrinkLocked() {
 	if len(h.at) == 0 {
 		h.at = nil

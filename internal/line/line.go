@@ -4,6 +4,9 @@
 // A holder takes a seat at its first wait and keeps it until it leaves for good, so a
 // holder that comes back has its old place. Of the holders with the same key, only the
 // first may go. The others stay behind it until it leaves.
+//
+// A holder may take its seat in another line and keep its place in the order of its key here: see
+// Lend, Follow and Return. Those behind it here are strangers: they wait for the other line.
 package line
 
 import (
@@ -42,40 +45,40 @@ type Holder interface {
 	Seat() *Seat // its seat in the line; only the line changes it
 	Key() string
 	Fresh() bool // it has not failed behind the door; it does not change while it is parked
-	// Visits reports whether it goes elsewhere as soon as it is the first of its key, whatever keeps others in
-	// the line. It does not change while it is parked.
+	// Visits reports whether the holder leaves for another line as soon as it is the first of its key, although others
+	// may not go. The answer does not change while the holder is parked.
 	Visits() bool
 }
 
 // Line is a line of holders T. The zero Line is empty. Its methods must not be called
 // concurrently.
 type Line[T Holder] struct {
-	all    []T // parked, by number
-	asleep []T // of these, those that sleep, by Seat.Until
-	ready  []T // of the others, the first of each key, and those without a key
-	fresh  []T // of these, the fresh ones
-	visit  []T // those that go elsewhere, and may go
-	keys   map[string]*keyed[T]
-	at     [places]int  // seats in each place but Away
-	parked [Reasons]int // seats in the line, by reason
-	taken  int
-	others int // strangers
-	last   uint64
+	all       []T // parked, by number
+	asleep    []T // of these, those that sleep, by Seat.Until
+	ready     []T // of the others, the first of each key, and those without a key
+	fresh     []T // of these, the fresh ones
+	visit     []T // parked holders that Visits selects and that are the first of their key
+	keys      map[string]*keyed[T]
+	at        [places]int  // seats in each place but Away
+	parked    [Reasons]int // seats in the line, by reason
+	taken     int
+	strangers int // see Strangers
+	last      uint64
 }
 
 // keyed has the holders of a key.
 type keyed[T Holder] struct {
 	first     T
 	behind    []T
-	elsewhere bool  // the first one has its seat in another line
-	reason    uint8 // of the first one's seat there
+	elsewhere bool  // first has its seat in another line
+	reason    uint8 // of that seat
 }
 
 // Taken returns the number of seats.
 func (l *Line[T]) Taken() int { return l.taken }
 
-// Strangers returns how many of the seats are behind a holder that has its own in another line.
-func (l *Line[T]) Strangers() int { return l.others }
+// Strangers returns the number of seats of holders behind one of their key that has its seat in another line.
+func (l *Line[T]) Strangers() int { return l.strangers }
 
 // Count returns the number of holders in a place other than Away.
 func (l *Line[T]) Count(p Place) int { return l.at[p] }
@@ -97,7 +100,7 @@ func (l *Line[T]) IsFirst(x T) bool {
 	return k != nil && k.first == x
 }
 
-// Leads returns for what reason the first holder of a key waits, or has waited, and whether it sleeps in this line.
+// Leads returns the reason for which the first holder of a key waits, or has waited, and whether it sleeps in this line.
 func (l *Line[T]) Leads(key string) (reason uint8, sleeps, ok bool) {
 	k := l.keys[key]
 	switch {
@@ -110,7 +113,8 @@ func (l *Line[T]) Leads(key string) (reason uint8, sleeps, ok bool) {
 	return seat.Reason, seat.Until != 0, true
 }
 
-// Elsewhere notes for what reason a holder waits in another line that has its place in the order of its key here.
+// Elsewhere sets the reason that Leads returns for a holder with its seat in another line. It does nothing unless the
+// holder is the first of its key.
 func (l *Line[T]) Elsewhere(x T, reason uint8) {
 	if k := l.keys[x.Key()]; k != nil && k.first == x && k.elsewhere {
 		k.reason = reason
@@ -154,7 +158,7 @@ func (l *Line[T]) queue(x T) bool {
 	}
 	k.behind = append(k.behind, x)
 	if k.elsewhere {
-		l.others++
+		l.strangers++
 	}
 	return true
 }
@@ -327,7 +331,7 @@ func (l *Line[T]) IsLedElsewhere(key string) bool {
 	return k != nil && k.elsewhere
 }
 
-// Visitors returns the parked holders that go elsewhere, and may go.
+// Visitors returns the parked holders that leave for another line now.
 func (l *Line[T]) Visitors() []T { return slices.Clone(l.visit) }
 
 // IsIdle reports whether the line has neither seats nor places of keys.
@@ -368,12 +372,12 @@ func (l *Line[T]) Leave(x T) {
 	l.Return(x)
 }
 
-// Lend frees a seat, but not the holder's place before others of its key: it takes a seat in another line.
+// Lend frees the seat of a holder that takes one in another line. The holder keeps its place before others of its key.
 func (l *Line[T]) Lend(x T) {
 	l.Move(x, Away)
 	if k := l.keys[x.Key()]; k != nil && k.first == x {
 		if !k.elsewhere {
-			l.others += len(k.behind)
+			l.strangers += len(k.behind)
 		}
 		k.elsewhere, k.reason = true, x.Seat().Reason
 	}
@@ -381,14 +385,14 @@ func (l *Line[T]) Lend(x T) {
 	l.taken--
 }
 
-// Follow gives a holder that takes a seat in another line a place in the order of its key.
+// Follow adds a holder that takes its seat in another line to the end of the order of its key.
 func (l *Line[T]) Follow(x T) {
 	if !l.queue(x) {
 		l.begin(&keyed[T]{first: x, elsewhere: true})
 	}
 }
 
-// Return frees the place before others of the key. The next holder becomes the first.
+// Return removes a holder without a seat here from the order of its key. The next holder becomes the first.
 func (l *Line[T]) Return(x T) {
 	key := x.Key()
 	k := l.keys[key]
@@ -398,7 +402,7 @@ func (l *Line[T]) Return(x T) {
 		l.without(k, func(y T) bool { return x == y })
 	case len(k.behind) > 0:
 		if k.elsewhere {
-			l.others -= len(k.behind)
+			l.strangers -= len(k.behind)
 		}
 		var none T
 		k.first = k.behind[0]
@@ -419,7 +423,7 @@ func (l *Line[T]) Return(x T) {
 func (l *Line[T]) without(k *keyed[T], leaves func(T) bool) {
 	before := len(k.behind)
 	if k.behind = slices.DeleteFunc(k.behind, leaves); k.elsewhere {
-		l.others -= before - len(k.behind)
+		l.strangers -= before - len(k.behind)
 	}
 }
 

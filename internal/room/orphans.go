@@ -2,7 +2,7 @@ package room
 
 import "sync"
 
-// Orphans counts deliveries that a Quota does not count, by the name of the subscription that they wait for. The zero
+// Orphans counts the deliveries that a Quota does not count because their subscription is missing, by its name. The zero
 // Orphans is ready to use. Its methods are safe for concurrent use.
 type Orphans struct {
 	mu    sync.Mutex // guards the following; a leaf
@@ -10,7 +10,7 @@ type Orphans struct {
 	total int64
 }
 
-// Set begins the count anew. It keeps the map.
+// Set replaces all counts. It keeps the map: do not change it afterwards.
 func (o *Orphans) Set(names map[string]int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -31,7 +31,7 @@ func (o *Orphans) Add(name string) {
 	o.total++
 }
 
-// Adopt removes the deliveries of names, and returns how many they were.
+// Adopt removes the counts of names, and returns their sum.
 func (o *Orphans) Adopt(names ...string) (n int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -50,7 +50,7 @@ func (o *Orphans) Of(name string) int64 {
 	return o.names[name]
 }
 
-// Total returns the number of all.
+// Total returns the number of deliveries of all names.
 func (o *Orphans) Total() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

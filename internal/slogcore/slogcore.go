@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// New returns a core that writes to a handler. The name of a logger is the attribute "logger".
+// New returns a core that writes to a handler. The attribute "logger" has the name of the logger.
 func New(h slog.Handler) zapcore.Core { return &core{h} }
 
 type core struct{ to slog.Handler }

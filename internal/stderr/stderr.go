@@ -1,8 +1,8 @@
 // Package stderr logs warnings to a file such as os.Stderr, without ever waiting for it.
 //
 // A full pipe, a closed file and a pipe without a reader neither block nor end the process: entries
-// wait in a bounded buffer, and what it has no room for is counted. A message is logged at most
-// [PerSecond] times a second. The log has the numbers of what was left out.
+// wait in a bounded buffer. Each message is logged at most [PerSecond] times a second. One entry has the number of entries
+// that were left out, and one the number of entries for which the buffer had no room.
 package stderr
 
 import (
@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// PerSecond is how many entries with one message are logged in a second.
+	// PerSecond is the largest number of entries with the same message in a second.
 	PerSecond = 100
-	// MaxBuffer bounds what waits for the file, in bytes. As many may be in a write.
+	// MaxBuffer bounds the entries that wait for the file, in bytes. A write in progress may have as many.
 	MaxBuffer = 256 << 10
-	// maxMessages bounds the messages that are counted apart in a second. Further ones share a count.
+	// maxMessages bounds the messages with a count of their own in a second. Further ones share a count.
 	maxMessages = 1000
 	window      = time.Second
 )
 
-// Log writes entries to a file. It has a goroutine only while there is something to write. New returns
-// one. Its methods are safe for concurrent use, also those of a nil Log, which has nothing.
+// Log writes entries to a file. New returns one. It has a goroutine only while there are entries to write. Its methods are safe
+// for concurrent use. The methods of a nil Log do nothing.
 type Log struct {
 	file    *os.File
 	encoder zapcore.Encoder // of the entries about entries that were left out
@@ -43,7 +43,7 @@ type Log struct {
 // count counts the entries of a message in a second.
 type count struct{ logged, leftOut int }
 
-// New returns a Log to a file, and its core for warnings and what is worse.
+// New returns a Log to a file, and its core, which takes entries at warn level and above.
 func New(file *os.File) (*Log, zapcore.Core) {
 	c := zap.NewProductionEncoderConfig()
 	c.EncodeTime = zapcore.ISO8601TimeEncoder
@@ -53,7 +53,7 @@ func New(file *os.File) (*Log, zapcore.Core) {
 	return l, &core{log: l, encoder: l.encoder.Clone()}
 }
 
-// Flush logs what was left out, and waits until all entries are written, but not for longer than most.
+// Flush adds the entries about entries that were left out, and waits until all are written, for at most a duration.
 func (l *Log) Flush(most time.Duration) {
 	if l == nil {
 		return
@@ -105,7 +105,7 @@ func (l *Log) endSecond() {
 	l.endSecondLocked(time.Now())
 }
 
-// endSecondLocked logs what was left out, and begins the next second.
+// endSecondLocked logs the numbers of entries that were left out, and begins the next second.
 func (l *Log) endSecondLocked(now time.Time) {
 	if l.timer != nil {
 		l.timer.Stop()
@@ -130,7 +130,7 @@ func (l *Log) about(now time.Time, message string, fields ...zap.Field) *buffer.
 	return b
 }
 
-// add writes an encoded entry, soon.
+// add passes an encoded entry to the goroutine that writes.
 func (l *Log) add(b *buffer.Buffer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,7 +153,7 @@ func (l *Log) addLocked(b *buffer.Buffer) {
 	}
 }
 
-// write writes until nothing waits.
+// write writes the buffer until it is empty.
 func (l *Log) write() {
 	var chunk []byte
 	for {
@@ -209,7 +209,7 @@ func (c *core) Write(e zapcore.Entry, fields []zap.Field) error {
 	return err
 }
 
-// Sync waits until the entries are written, for a moment at most.
+// Sync is Flush for at most FlushTime.
 func (c *core) Sync() error {
 	c.log.Flush(FlushTime)
 	return nil
