@@ -298,9 +298,9 @@ to an hour. If no bus runs, the next one ends the deliveries. It needs --store.`
 		case a.json:
 			return a.printJSON(report)
 		case report.Left:
-			a.printf("%s retired: the next bus ends %s\n", term.Escape(args[0]), plural(report.Parked, "event"))
+			a.printf("%s retired: the next bus ends its deliveries (parked: %s)\n", term.Escape(args[0]), count(report.Parked))
 		default:
-			a.printf("%s retired: %s ended\n", term.Escape(args[0]), plural(report.Ended, "event"))
+			a.printf("%s retired: deliveries ended: %s\n", term.Escape(args[0]), count(report.Ended))
 		}
 		return nil
 	})

@@ -3,6 +3,7 @@ package contracttest
 import (
 	"context"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,21 +86,37 @@ func TestD12_WhatPublishersHadQueuedIsNotLost(t *testing.T) {
 	})
 }
 
-// With a store, the line goes on there.
+// With a store, deliveries beyond twice the capacity of the line stay there.
 func TestD12_HandlersFillTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const n = 2*eventbus.DefaultLineCapacity + 100
 		disk := newDisk()
 		bus, _ := disk.open(t)
-		slow := mustSubscribe(t, bus, "x", ok, eventbus.Named("slow"), eventbus.Concurrency(1))
-		require.NoError(t, slow.Pause())
-		flood(t, bus, 30)
+		release := make(chan struct{})
+		var calls callTimes
+		mustSubscribe(t, bus, "x", func(context.Context, eventbus.Event) error {
+			<-release
+			calls.add(0)
+			return nil
+		}, eventbus.Named("slow"), eventbus.Concurrency(1), eventbus.Timeout(time.Hour))
+		mustSubscribe(t, bus, "flood", func(ctx context.Context, _ eventbus.Event) error {
+			for range n / 100 {
+				_, err := bus.PublishBatch(ctx, slices.Repeat([]eventbus.Publication{{Type: "x"}}, 100))
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		}, eventbus.Named("flood"))
 		require.NoError(t, bus.Start(t.Context()))
-		synctest.Wait()
 		mustPublish(t, bus, "flood", nil)
-		synctest.Wait()
-		require.NoError(t, slow.Resume())
+		time.Sleep(time.Second)
+		require.Empty(t, letters(t, bus))
+		require.LessOrEqual(t, bus.Metrics().Throttled, eventbus.DefaultLineCapacity)
+		close(release)
 		require.NoError(t, bus.Drain(t.Context()))
 		require.Empty(t, letters(t, bus))
+		require.Equal(t, n, calls.len())
 		shutdown(t, bus)
 	})
 }
