@@ -232,8 +232,10 @@ func TestO6_DestinationsAreShownAndDirected(t *testing.T) {
 		d := v.visit(prefix + "/subscriptions/hooks")
 		require.Contains(t, d.text(), "2 known, 1 not well")
 		require.Contains(t, d.text(), "their migration")
+		require.Contains(t, v.visit(prefix).text(), "hooks has 1 destination shut: acme <&>", "it needs attention")
 		d = v.follow(v.submit(d.formWith(t, "Resume"), "Resume", nil))
 		require.Contains(t, d.text(), "2 known, 0 not well")
+		require.NotContains(t, v.visit(prefix).text(), "destination shut")
 		synctest.Wait()
 		require.EqualValues(t, 3, bus.Metrics().Subscriptions[0].Successes)
 

@@ -44,7 +44,7 @@ func concernsOf(m *eventbus.Metrics, prefix string) []concern {
 		s := &m.Subscriptions[i]
 		if state := stateOf(s); state != "" {
 			c := concern{Class: "warn", Title: s.Subscription + " " + state, Link: pagePath(prefix, "subscriptions", s.Subscription)}
-			if s.Circuit == eventbus.CircuitOpen {
+			if s.Circuit == eventbus.CircuitOpen || slices.ContainsFunc(shutDestinations(s), isOpen) {
 				c.Class = "bad"
 			}
 			c.Text = plural(int64(s.Held), "delivery is", "deliveries are") + " held."
@@ -69,7 +69,7 @@ func concernsOf(m *eventbus.Metrics, prefix string) []concern {
 	for _, name := range slices.Sorted(maps.Keys(m.Orphaned)) {
 		add(concern{
 			Class: "warn", Title: plural(m.Orphaned[name], "delivery waits", "deliveries wait") + " for " + name,
-			Text: "The subscription does not exist. Subscribe under its name, or use Formerly.",
+			Text: "The subscription does not exist. Subscribe under its name, use Formerly, or end the name with eventbus subs retire.",
 		})
 	}
 	if m.AbandonedHandlers > 0 {
@@ -103,8 +103,31 @@ func stateOf(s *eventbus.SubscriptionMetrics) string {
 	if s.Hung {
 		states = append(states, "is hung: "+plural(int64(s.Abandoned), "abandoned call runs", "abandoned calls run"))
 	}
+	if shut := shutDestinations(s); len(shut) > 0 {
+		state := "has " + plural(int64(len(shut)), "destination", "destinations") + " shut: " + shown(shut[0].Destination, 40)
+		if len(shut) > 1 {
+			state += ", …"
+		}
+		states = append(states, state)
+	}
 	return strings.Join(states, " and ")
 }
+
+// shutDestinations returns the destinations that an outage, hanging calls or an operator have shut, of the 100 with the most
+// parked deliveries. One that is throttled works as its options say.
+func shutDestinations(s *eventbus.SubscriptionMetrics) (shut []eventbus.DestinationMetrics) {
+	if s.Destinations == nil {
+		return nil
+	}
+	for _, d := range s.Destinations.List {
+		if isOpen(d) || d.Circuit == eventbus.CircuitHalfOpen || d.Paused || d.Hung {
+			shut = append(shut, d)
+		}
+	}
+	return shut
+}
+
+func isOpen(d eventbus.DestinationMetrics) bool { return d.Circuit == eventbus.CircuitOpen }
 
 // plural returns a number with the right noun.
 func plural(n int64, one, many string) string {
