@@ -70,7 +70,7 @@ func (c *call) allSubscriptions() (all []eventbus.SubscriptionMetrics, catalogAt
 	return all, catalog.At, nil
 }
 
-// withDirective adds a destination of which a catalog knows what was ordered.
+// withDirective adds a destination that a catalog has a directive to. Nothing else is known of it.
 func withDirective(all *eventbus.DestinationsMetrics, o eventbus.Directive) *eventbus.DestinationsMetrics {
 	if all == nil {
 		all = &eventbus.DestinationsMetrics{}

@@ -86,8 +86,8 @@ type directed interface {
 	Reset(opts ...eventbus.DirectiveOption) error
 }
 
-// control gives a directive to a subscription or a destination, and returns its state after it. For a bus without handlers, which does not
-// know it, this has the name only.
+// control gives a directive to a subscription, or to one of its destinations, and returns the state of the subscription afterwards. A
+// bus without handlers does not know the state: it returns the name only.
 func (c *call) control(name string, action eventbus.AuditAction, r ControlRequest) (eventbus.SubscriptionMetrics, error) {
 	none := eventbus.SubscriptionMetrics{}
 	s := c.bus.Subscription(name)

@@ -77,7 +77,7 @@ type bulk struct {
 type directive struct {
 	action      eventbus.AuditAction
 	until       time.Time // of AuditHoldUntil
-	destination string    // of the subscription; empty for the whole
+	destination string    // empty for the whole subscription
 }
 
 // subscriptions are what a backend knows of the subscriptions.
@@ -99,7 +99,7 @@ type subscription struct {
 	Metrics      *eventbus.SubscriptionMetrics `json:"metrics,omitempty"`
 	Options      *eventbus.CatalogSubscription `json:"options,omitempty"`
 	Directive    *eventbus.Directive           `json:"directive,omitempty"`
-	Destinations []eventbus.Directive          `json:"destinations,omitempty"` // to destinations
+	Destinations []eventbus.Directive          `json:"destinations,omitempty"` // directives to single destinations
 	Parked       int64                         `json:"parked"`
 	KnownAt      time.Time                     `json:"known_at,omitzero"` // of Options
 }

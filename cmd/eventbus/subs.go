@@ -189,7 +189,7 @@ func (a *app) showSubscription(s *subscription) {
 	field("throttled", throttled)
 	field("snoozed", count(m.Snoozed))
 	if all := m.Destinations; all != nil {
-		field("destinations", fmt.Sprintf("%s known, %s not well, %s times one shared the common one", count(all.Known), count(all.Unwell), count(all.Shared)))
+		field("destinations", fmt.Sprintf("%s known, %s not well, %s attempts shared the common one", count(all.Known), count(all.Unwell), count(all.Shared)))
 		for i := range all.List {
 			field("  not well", destinationText(&all.List[i]))
 		}

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/surebus/eventbus"
@@ -57,7 +58,7 @@ func TestO1_AThousandUnroutedTypesAreLogged(t *testing.T) {
 	})
 }
 
-// What another process has published is routed here.
+// With a store, events that were published before Start, and later ones, are logged once for each type.
 func TestO1_AnUnroutedTypeOnAStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
@@ -66,8 +67,13 @@ func TestO1_AnUnroutedTypeOnAStore(t *testing.T) {
 		mustPublish(t, bus, "nothing.listens", "x")
 		require.NoError(t, bus.Start(t.Context()))
 		synctest.Wait()
+		entries := logs.FilterMessage("event type matches no subscription")
+		require.Equal(t, 1, entries.FilterField(zap.String("event_type", "nothing.listens")).Len())
 		mustPublish(t, bus, "nothing.listens", "x", eventbus.Key("k"))
+		mustPublish(t, bus, "nothing.hears", "x", eventbus.Key("k"))
 		shutdown(t, bus)
-		require.Len(t, logs.FilterMessage("event type matches no subscription").All(), 1)
+		entries = logs.FilterMessage("event type matches no subscription")
+		require.Equal(t, 2, entries.Len())
+		require.Equal(t, 1, entries.FilterField(zap.String("event_type", "nothing.hears")).Len())
 	})
 }

@@ -2,12 +2,12 @@ package route
 
 import "unicode"
 
-// minLetters is how many letters a pattern needs beside its wildcards: a shorter one is near too much.
+// minLetters is how many letters a pattern needs beside its wildcards: shorter patterns are near to too many types.
 const minLetters = 4
 
 // Edits returns how many letters of a type would have to change for the pattern to match it: 0 if
-// only case differs, or 1 for a letter that is missing, added or another, or for two neighbours that
-// changed places. near is false if it is more, or if the pattern has too few letters to tell. A class
+// only case differs, or 1 for a letter that is missing, added or replaced, or for two neighbours that
+// changed places. near is false for more edits, and for a pattern with fewer than 4 letters. A class
 // counts as ?.
 func (p *Pattern) Edits(typ string) (edits int, near bool) {
 	edits = 2

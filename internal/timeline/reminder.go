@@ -24,7 +24,7 @@ func (r *Reminder) Arm(t *Timeline, d time.Duration, f func()) {
 	}
 }
 
-// Cancel ends the wait.
+// Cancel stops the timer. A call of the function that has begun goes on.
 func (r *Reminder) Cancel() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

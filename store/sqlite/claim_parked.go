@@ -40,7 +40,7 @@ func (f *finder) parked() (found []candidate, err error) {
 		}
 	}
 	slices.SortFunc(parts, func(a, b parkedPart) int { return cmp.Compare(a.first, b.first) })
-	last := int64(math.MaxInt64) // behind it is nothing that counts
+	last := int64(math.MaxInt64) // records behind this Position are beyond the limit
 	for _, p := range parts {
 		if p.first > last {
 			break
@@ -65,8 +65,8 @@ func (f *finder) collectPart(found *[]candidate, p parkedPart, last int64) error
 	return f.collect(found, candidate{}, "SELECT position, ref, owner "+where+" ORDER BY position, ref LIMIT ?", append(args, f.q.Limit+1)...)
 }
 
-// partsOf returns the parts of a door and an owner that the query selects. Each destination that it asks for is a part, so that
-// those of another one are not read. The others are left out one by one.
+// partsOf returns the parts of a door and an owner that the query selects. Each of Destinations is a part of its own, so that the
+// query does not read the records of other destinations. It reads those of OtherThan, and skips them one by one.
 func (f *finder) partsOf(door string, owner int64) (parts []parkedPart, err error) {
 	all := parkedPart{from: fromParked, args: []any{door}, owner: owner, first: math.MinInt64}
 	switch {
@@ -89,7 +89,7 @@ func (f *finder) partsOf(door string, owner int64) (parts []parkedPart, err erro
 	return parts, err
 }
 
-// list returns destinations in JSON. It leaves out what no record can have: JSON would change it into another text.
+// list returns destinations in JSON. It leaves out names that no record can have: JSON would change them into other names.
 func (f *finder) list(destinations []string) string {
 	if f.destinations == "" {
 		texts := slices.DeleteFunc(slices.Clone(destinations), func(text string) bool {
