@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/storetest"
 )
 
 // A delivery counts as running before it asks the door. If the running call ends before the door
@@ -77,6 +78,105 @@ func TestF8_ACallThatDidNotBegin(t *testing.T) {
 		s.door.end()
 		require.NoError(t, bus.Shutdown(t.Context()))
 	})
+}
+
+// crew is a bus with a store and a subscription whose lines have room for 4. An event's type is its destination.
+type crew struct {
+	*testing.T
+	bus  *Bus
+	sub  *Subscription
+	took []string // handled events: type and payload
+}
+
+func newCrew(t *testing.T) *crew {
+	t.Helper()
+	bus, err := New(WithStore(storetest.NewModel().Open()))
+	require.NoError(t, err)
+	c := &crew{T: t, bus: bus}
+	c.sub, err = bus.Subscribe("*", func(_ context.Context, e Event) error {
+		if c.took = append(c.took, fmt.Sprintf("%s%s", e.Type, e.Payload)); e.Type == "a" {
+			time.Sleep(100 * time.Millisecond)
+		}
+		return nil
+	}, Named("crew"), PerDestination(func(e Event) string { return e.Type }), Concurrency(1))
+	require.NoError(t, err)
+	small := *c.sub.door.terms()
+	small.capacity = 4 // as DefaultLineCapacity: LineCapacity would turn off that a line goes on in the store
+	c.sub.door.sets(small)
+	require.NoError(t, bus.Start(t.Context()))
+	return c
+}
+
+// publish publishes events to a destination, and lets each come to its door.
+func (c *crew) publish(to string, first, n int, opts ...PublishOption) {
+	c.Helper()
+	for i := range n {
+		_, err := c.bus.Publish(c.Context(), to, first+i, opts...)
+		require.NoError(c, err)
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (c *crew) pause(to string)  { require.NoError(c, c.sub.Destination(to).Pause()) }
+func (c *crew) resume(to string) { require.NoError(c, c.sub.Destination(to).Resume()) }
+
+// waitBehindADeadOne makes deliveries wait at "a" behind one of their key that waits for "dead".
+func (c *crew) waitBehindADeadOne(to string, n int) {
+	c.pause("dead")
+	c.pause("a")
+	c.publish("a", 0, 1, Key("k"))
+	c.publish("dead", 0, 1, Key("k"))
+	c.resume("a")
+	time.Sleep(time.Second)
+	c.publish(to, 1000, n, Key("k"))
+	c.pause("a")
+}
+
+func TestD13_LinesThatGoOnInTheStore(t *testing.T) {
+	for name, test := range map[string]func(*crew){
+		"a key goes on that waits nowhere": func(c *crew) {
+			c.pause("a")
+			c.publish("a", 0, 1, Key("k"))
+			c.publish("a", 1, 12)
+			c.resume("a")
+			time.Sleep(150 * time.Millisecond)
+			c.pause("a")
+			c.publish("well", 1, 1, Key("k"))
+			require.Equal(c, []string{"a0", "a1", "well1"}, c.took)
+		},
+		"a key goes on whose first was elsewhere": func(c *crew) {
+			c.waitBehindADeadOne("well", 1)
+			c.publish("a", 1, 5)
+			c.publish("well", 2000, 1, Key("k"))
+			c.resume("dead")
+			time.Sleep(time.Minute)
+			require.Equal(c, []string{"a0", "dead0", "well1000", "well2000"}, c.took, "none of the key waits for a")
+		},
+		"the lines of all were full": func(c *crew) {
+			c.waitBehindADeadOne("dead", 5)
+			c.resume("a")
+			others := []string{"p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "p10", "p11"}
+			for _, to := range others {
+				c.pause(to)
+				c.publish(to, 0, 4)
+			}
+			c.publish("a", 1, 3) // the second finds the limit reached
+			time.Sleep(time.Hour)
+			for _, to := range others {
+				c.resume(to)
+			}
+			time.Sleep(time.Minute)
+			require.Subset(c, c.took, []string{"a1", "a2", "a3"}, "there is room again")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCrew(t)
+				test(c)
+				require.NoError(t, c.bus.Shutdown(context.Background()))
+			})
+		})
+	}
 }
 
 // What happens while a subscription takes a detached one over counts where it goes on.

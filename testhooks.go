@@ -8,12 +8,6 @@ import (
 func init() {
 	testhooks.SetGates = setGates
 	testhooks.SetRecord = func(bus any, record func(done func(error))) { bus.(*Bus).journal.(*memoryJournal).hook = record }
-	testhooks.SetLineCapacity = func(subscription any, n int) {
-		o := subscription.(*Subscription).door
-		small := *o.terms()
-		small.capacity = n
-		o.sets(small)
-	}
 	testhooks.Parked = func(subscription any) (payloads []any) {
 		s := subscription.(*Subscription)
 		s.door.each(s.bus, func(d *dispatch, _ int64, _ ParkReason) { payloads = append(payloads, d.payload) })

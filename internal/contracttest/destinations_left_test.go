@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
-	"github.com/surebus/eventbus/internal/testhooks"
 	"github.com/surebus/eventbus/internal/wallclock"
 )
 
@@ -305,70 +304,4 @@ func waitBehindADeadOne(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscript
 		publishSoon(t, bus, shipment{to, 1000 + i}, eventbus.Key("k"))
 	}
 	require.NoError(t, sub.Destination("a").Pause())
-}
-
-// Lines of 4, of which a store has the rest.
-func TestD13_LinesThatGoOnInTheStore(t *testing.T) {
-	run := func(name string, test func(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, s *ships)) {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				bus, _ := newDisk().open(t)
-				s := newShips()
-				sub := mustSubscribe(t, bus, "ship", eventbus.Typed(func(ctx context.Context, p shipment) error {
-					if p.To == "a" {
-						time.Sleep(100 * time.Millisecond)
-					}
-					return s.handle(ctx, p)
-				}), eventbus.Named("ships"), eventbus.PerDestination(byAddress), eventbus.Concurrency(1))
-				testhooks.SetLineCapacity(sub, 4)
-				start(t, bus)
-				test(t, bus, sub, s)
-				shutdown(t, bus)
-			})
-		})
-	}
-	run("a key goes on that waits nowhere", func(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, s *ships) {
-		require.NoError(t, sub.Destination("a").Pause())
-		publishSoon(t, bus, shipment{"a", 0}, eventbus.Key("k"))
-		for i := range 12 {
-			publishSoon(t, bus, shipment{"a", 1 + i})
-		}
-		require.NoError(t, sub.Destination("a").Resume())
-		time.Sleep(150 * time.Millisecond)
-		require.NoError(t, sub.Destination("a").Pause())
-		require.Contains(t, s.at("a"), 0)
-		publishSoon(t, bus, shipment{"well", 1}, eventbus.Key("k"))
-		require.Equal(t, []int{1}, s.at("well"))
-	})
-	run("a key goes on whose first was elsewhere", func(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, s *ships) {
-		waitBehindADeadOne(t, bus, sub, 1, "well")
-		for i := range 5 {
-			publishSoon(t, bus, shipment{"a", 1 + i})
-		}
-		publishSoon(t, bus, shipment{"well", 2000}, eventbus.Key("k"))
-		require.NoError(t, sub.Destination("dead").Resume())
-		time.Sleep(time.Minute)
-		require.Equal(t, []int{1000, 2000}, s.at("well"), "none of the key waits for a")
-	})
-	run("the lines of all were full", func(t *testing.T, bus *eventbus.Bus, sub *eventbus.Subscription, s *ships) {
-		waitBehindADeadOne(t, bus, sub, 5, "dead")
-		require.NoError(t, sub.Destination("a").Resume())
-		const others = 12
-		for i := range others {
-			to := fmt.Sprint("p", i)
-			require.NoError(t, sub.Destination(to).Pause())
-			for n := range 4 {
-				publishSoon(t, bus, shipment{to, n})
-			}
-		}
-		for i := range 3 { // the second finds the limit reached
-			publishSoon(t, bus, shipment{"a", 1 + i})
-		}
-		time.Sleep(time.Hour)
-		for i := range others {
-			require.NoError(t, sub.Destination(fmt.Sprint("p", i)).Resume())
-		}
-		time.Sleep(time.Minute)
-		require.Equal(t, []int{0, 1, 2, 3}, s.at("a"), "there is room again")
-	})
 }

@@ -318,7 +318,7 @@ func (l *Line[T]) Newest(stranger bool) (newest T, ok bool) {
 
 // isStranger reports whether a holder with a seat is behind one that has its own in another line.
 func (l *Line[T]) isStranger(x T) bool {
-	if l.others == 0 {
+	if l.strangers == 0 {
 		return false
 	}
 	k := l.keys[x.Key()]

@@ -1,5 +1,5 @@
-// Package testhooks gives internal/simulation and internal/contracttest access to the inside of a bus. The root sets the
-// functions when it is initialized, and only tests call them. They change the parts of one
+// Package testhooks gives internal/simulation access to the inside of a bus. The root sets the
+// functions when it is initialized, and only the simulation calls them. They change the parts of one
 // bus, so other buses pay nothing for them.
 package testhooks
 
@@ -16,7 +16,3 @@ var SetRecord func(bus any, record func(done func(error)))
 // Parked returns the payloads of the deliveries that are parked at a subscription, oldest first.
 // subscription is an *eventbus.Subscription.
 var Parked func(subscription any) []any
-
-// SetLineCapacity makes the lines of a subscription shorter than DefaultLineCapacity. Unlike LineCapacity, it leaves it at that
-// what they have no room for stays in the store. subscription is an *eventbus.Subscription. Call SetLineCapacity before Start.
-var SetLineCapacity func(subscription any, n int)
