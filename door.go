@@ -361,8 +361,8 @@ func (o *door) releasesLocked(b *Bus, next *dispatch, from int64) bool {
 			o.tendAtLocked(b, again)
 		}
 		return false
-	case most == 1:
-		return coming == 0 // otherwise the coming delivery is the probe
+	case most == 1 && coming > 0: // that one is the probe, or the next that the rate admits
+		return false
 	case coming >= releaseMost:
 		return false
 	case parking(next.seat().Reason) == held && coming+o.line.Count(line.Inside) >= releaseMost:

@@ -148,3 +148,25 @@ func (s *service) call() (wait time.Duration) {
 	s.next = time.Now().Add(s.every)
 	return 0
 }
+
+// A call that the rate admits must find its share of the workers, too: otherwise it would be refused and released again, without end.
+func TestD11_ARateWhileTheShareIsInUse(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open(eventbus.WithConcurrency(2))
+		var begun journal[time.Duration]
+		began := time.Now()
+		mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
+			begun.add(time.Since(began))
+			time.Sleep(time.Second)
+			return nil
+		}, eventbus.Named("a"), eventbus.RateLimit(10, time.Second, 1))
+		mustSubscribe(t, bus, "b", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("b"))
+		start(t, bus)
+		for range 3 {
+			mustPublish(t, bus, "a", nil)
+		}
+		require.NoError(t, bus.Drain(t.Context()))
+		require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second}, begun.all(), "half of the workers is one")
+		shutdown(t, bus)
+	})
+}
