@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -149,24 +150,34 @@ func (s *service) call() (wait time.Duration) {
 	return 0
 }
 
-// A call that the rate admits must find its share of the workers, too: otherwise it would be refused and released again, without end.
+// A call that the rate admits must find its share of the workers, too. Those that are released at once take the last workers: each would
+// be refused, and released again when another one has left its worker, without end.
 func TestD11_ARateWhileTheShareIsInUse(t *testing.T) {
 	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
-		bus := open(eventbus.WithConcurrency(2))
-		var begun journal[time.Duration]
-		began := time.Now()
-		mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
-			begun.add(time.Since(began))
-			time.Sleep(time.Second)
+		bus := open(eventbus.WithConcurrency(3))
+		var handled journal[string]
+		s := mustSubscribe(t, bus, "ship", eventbus.Typed(func(_ context.Context, p shipment) error {
+			handled.add(p.To)
+			if p.To == "slow" {
+				time.Sleep(time.Second)
+			}
 			return nil
-		}, eventbus.Named("a"), eventbus.RateLimit(10, time.Second, 1))
-		mustSubscribe(t, bus, "b", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("b"))
+		}), eventbus.Named("ships"), eventbus.PerDestination(byAddress), eventbus.RateLimit(10, time.Second, 1))
+		mustSubscribe(t, bus, "other", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("other"))
 		start(t, bus)
-		for range 3 {
-			mustPublish(t, bus, "a", nil)
+		publishSoon(t, bus, shipment{"slow", 1})
+		const places = 8
+		for i := range places {
+			require.NoError(t, s.Destination(fmt.Sprint("p", i)).Pause())
+			publishSoon(t, bus, shipment{fmt.Sprint("p", i), 1})
 		}
+		require.NoError(t, s.Pause())
+		for i := range places {
+			require.NoError(t, s.Destination(fmt.Sprint("p", i)).Resume())
+		}
+		require.NoError(t, s.Resume())
 		require.NoError(t, bus.Drain(t.Context()))
-		require.Equal(t, []time.Duration{0, time.Second, 2 * time.Second}, begun.all(), "half of the workers is one")
+		require.Len(t, handled.all(), 1+places)
 		shutdown(t, bus)
 	})
 }
