@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -198,14 +199,15 @@ func TestF6_TheClockWasSetBack(t *testing.T) {
 	for _, comesLate := range []bool{false, true} {
 		t.Run(fmt.Sprint(comesLate), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				disk, c, calls := newDisk(), wallclock.New(), 0
+				disk, c := newDisk(), wallclock.New()
+				var calls atomic.Int64
 				open := func() *eventbus.Bus {
 					bus, _ := disk.open(t, eventbus.WithClock(c))
 					return bus
 				}
 				subscribe := func(bus *eventbus.Bus) {
 					disk.handles(t, bus, "mail", func(string, int) error {
-						if calls++; calls == 1 {
+						if calls.Add(1) == 1 {
 							return eventbus.Snooze(time.Minute)
 						}
 						return nil
@@ -229,13 +231,13 @@ func TestF6_TheClockWasSetBack(t *testing.T) {
 					subscribe(bus)
 				}
 				time.Sleep(30 * time.Second)
-				require.Equal(t, 1, calls)
+				require.EqualValues(t, 1, calls.Load())
 				status, err := bus.Event(t.Context(), id)
 				require.NoError(t, err)
 				require.Equal(t, eventbus.ParkSnoozed, status.Dispatches[0].Parked)
 				require.Equal(t, 1, status.Dispatches[0].Snoozes)
 				time.Sleep(time.Minute)
-				require.Equal(t, 2, calls)
+				require.EqualValues(t, 2, calls.Load())
 				shutdown(t, bus)
 			})
 		})
