@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -85,7 +86,15 @@ type crew struct {
 	*testing.T
 	bus  *Bus
 	sub  *Subscription
-	took []string // handled events: type and payload
+
+	mu   sync.Mutex // guards the following
+	took []string   // handled events: type and payload
+}
+
+func (c *crew) handled() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.took)
 }
 
 func newCrew(t *testing.T) *crew {
@@ -94,7 +103,10 @@ func newCrew(t *testing.T) *crew {
 	require.NoError(t, err)
 	c := &crew{T: t, bus: bus}
 	c.sub, err = bus.Subscribe("*", func(_ context.Context, e Event) error {
-		if c.took = append(c.took, fmt.Sprintf("%s%s", e.Type, e.Payload)); e.Type == "a" {
+		c.mu.Lock()
+		c.took = append(c.took, fmt.Sprintf("%s%s", e.Type, e.Payload))
+		c.mu.Unlock()
+		if e.Type == "a" {
 			time.Sleep(100 * time.Millisecond)
 		}
 		return nil
@@ -142,7 +154,7 @@ func TestD13_LinesThatGoOnInTheStore(t *testing.T) {
 			time.Sleep(150 * time.Millisecond)
 			c.pause("a")
 			c.publish("well", 1, 1, Key("k"))
-			require.Equal(c, []string{"a0", "a1", "well1"}, c.took)
+			require.Equal(c, []string{"a0", "a1", "well1"}, c.handled())
 		},
 		"a key goes on whose first was elsewhere": func(c *crew) {
 			c.waitBehindADeadOne("well", 1)
@@ -150,7 +162,7 @@ func TestD13_LinesThatGoOnInTheStore(t *testing.T) {
 			c.publish("well", 2000, 1, Key("k"))
 			c.resume("dead")
 			time.Sleep(time.Minute)
-			require.Equal(c, []string{"a0", "dead0", "well1000", "well2000"}, c.took, "none of the key waits for a")
+			require.Equal(c, []string{"a0", "dead0", "well1000", "well2000"}, c.handled(), "none of the key waits for a")
 		},
 		"the lines of all were full": func(c *crew) {
 			c.waitBehindADeadOne("dead", 5)
@@ -166,7 +178,7 @@ func TestD13_LinesThatGoOnInTheStore(t *testing.T) {
 				c.resume(to)
 			}
 			time.Sleep(time.Minute)
-			require.Subset(c, c.took, []string{"a1", "a2", "a3"}, "there is room again")
+			require.Subset(c, c.handled(), []string{"a1", "a2", "a3"}, "there is room again")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
