@@ -84,8 +84,8 @@ func TestF8_ACallThatDidNotBegin(t *testing.T) {
 // crew is a bus with a store and a subscription whose lines have room for 4. An event's type is its destination.
 type crew struct {
 	*testing.T
-	bus  *Bus
-	sub  *Subscription
+	bus *Bus
+	sub *Subscription
 
 	mu   sync.Mutex // guards the following
 	took []string   // handled events: type and payload
