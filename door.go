@@ -247,7 +247,7 @@ func (o *door) barred() *barrier {
 // gate calls tend afterwards. Otherwise a delivery could stay in the line while nothing runs.
 func (m *machine) tend(o *door) { m.tendReporting(o) }
 
-// tending is what a call of tend has changed, and what it leaves to its caller, which holds no lock.
+// tending lists the changes that a call of tend has made, and the work that is left until the door's lock is free.
 type tending struct {
 	becameHeld []leader // throttled deliveries that became held
 	claims     bool     // the feeder must claim deliveries that only the store has
@@ -261,7 +261,7 @@ type leader struct {
 	home *door
 }
 
-// tendReporting is tend for a caller that must know what it has changed.
+// tendReporting is tend, and reports the changes.
 func (m *machine) tendReporting(o *door) (t tending) {
 	if o.circuit.Gate.Load()&circuit.Line == 0 {
 		return t
@@ -269,7 +269,7 @@ func (m *machine) tendReporting(o *door) (t tending) {
 	t = o.releaseReady(m.Bus)
 	if t.needsShare {
 		o.of().destinations.shares.add(o)
-		// A call that ended before the door waits has not seen the door: look once more.
+		// The calls of other destinations may have ended before the door was in the queue: look once more.
 		again := o.releaseReady(m.Bus)
 		t = tending{append(t.becameHeld, again.becameHeld...), t.claims || again.claims, t.released || again.released, again.needsShare}
 	}

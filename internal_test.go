@@ -191,6 +191,26 @@ func TestD13_LinesThatGoOnInTheStore(t *testing.T) {
 	}
 }
 
+// While the first of a key moves from the subscription's own door to its destination, a later one must not pass those that only
+// the store has for the own door.
+func TestD13_NoneOvertakesWhileTheFirstMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrew(t)
+		first := &dispatch{key: "k", to: c.bus.registry.routes.Find("a", 0)}
+		later := &dispatch{key: "k", to: first.to}
+		o := c.sub.door
+		o.mu.Lock()
+		o.spill.onDisk = true
+		o.line.Sit(first)
+		o.line.Lend(first)
+		require.True(t, o.goesToStoreLocked(later))
+		o.line.Return(first)
+		o.spill.onDisk = false
+		o.mu.Unlock()
+		require.NoError(t, c.bus.Shutdown(context.Background()))
+	})
+}
+
 // What happens while a subscription takes a detached one over counts where it goes on.
 func TestD14_CallsThatEndWhileTheyAreTakenOver(t *testing.T) {
 	bus, err := New()

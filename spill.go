@@ -44,7 +44,7 @@ func (o *door) goesToStoreLocked(d *dispatch) bool {
 	switch s := &o.spill; {
 	case d.isClaimedAt(o):
 		return false
-	case o.line.IsLedElsewhere(d.key):
+	case o.whole != nil && o.line.IsLedElsewhere(d.key): // spill.keys has those; the subscription's own door counts none
 		return s.coming[d.key]+s.keys[d.key] > 0
 	default:
 		return s.onDisk || d.key != "" && s.coming[d.key] > 0

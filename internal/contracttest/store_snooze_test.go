@@ -153,7 +153,7 @@ func TestF8_ACrashForgetsTheDelay(t *testing.T) {
 	})
 }
 
-// A subscription that is isolated since a restart finds what it has snoozed asleep, and later deliveries of the key behind it.
+// If a restart isolates a subscription, its snoozed deliveries still sleep, and later deliveries of the key wait behind them.
 func TestF6_ASleeperThatIsIsolatedNow(t *testing.T) {
 	for _, key := range []string{"", "k"} {
 		synctest.Test(t, func(t *testing.T) {

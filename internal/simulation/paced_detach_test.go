@@ -27,7 +27,7 @@ func (s *pacedSim) changeHands() {
 	}
 }
 
-// takeOverMost leaves only those detached that nobody takes over before Shutdown.
+// takeOverMost takes over most of the detached subscriptions. The others stay detached until Shutdown.
 func (s *pacedSim) takeOverMost() {
 	for _, sub := range s.subs {
 		if sub.detached() && !sub.stays {
