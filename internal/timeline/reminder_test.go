@@ -27,6 +27,7 @@ func TestReminder(t *testing.T) {
 		r.Arm(tl, time.Second, count)
 		r.Cancel()
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		require.Equal(t, 1, calls)
 		tl.Stop()
 	})
