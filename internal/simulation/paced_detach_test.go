@@ -84,7 +84,9 @@ func (s *pacedSim) takeOver(sub *pacedSub) {
 
 // takeOverWrongly checks that a subscription whose options disagree takes nothing over.
 func (s *pacedSim) takeOverWrongly(sub *pacedSub) {
+	s.mu.Lock()
 	other := *sub
+	s.mu.Unlock()
 	if other.divided = !sub.divided; chance(s.hands, 50) && !sub.isolated {
 		other.divided = sub.divided
 		other.options = append(slices.Clip(sub.options), eventbus.Isolated())

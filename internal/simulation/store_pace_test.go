@@ -50,6 +50,8 @@ func (p *storeProcess) pacedOptions(sub *storeSub) (options []eventbus.Subscribe
 	}
 	rng := rand.New(rand.NewPCG(s.seed, 120+uint64(s.n)*8+uint64(sub.index)))
 	divides, isolated, doors := pace.divided && !chance(rng, 10), chance(rng, 30), map[string]*paceDoor{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if sub.detached { // it must agree with the one that it takes over, and has its doors
 		divides, isolated, doors = pace.divides, pace.isolated, pace.doors
 	}
@@ -60,8 +62,6 @@ func (p *storeProcess) pacedOptions(sub *storeSub) (options []eventbus.Subscribe
 	if divides {
 		options = append(options, eventbus.PerDestination(func(e eventbus.Event) string { return p.destinationOf(sub, e) }))
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	pace.divides, pace.isolated, pace.doors = divides, isolated, doors
 	return options
 }
@@ -199,10 +199,13 @@ func (c *storeCall) snoozes(m *storeModel, delay time.Duration) {
 // orderDestination orders something of a destination.
 func (p *storeProcess) orderDestination(sub *storeSub, name, what string) {
 	s := p.sim
-	if sub.pace == nil || !sub.pace.divides || sub.sub == nil {
+	s.mu.Lock()
+	made, divides := sub.sub, sub.pace != nil && sub.pace.divides
+	s.mu.Unlock()
+	if made == nil || !divides {
 		return
 	}
-	at := sub.sub.Destination(name)
+	at := made.Destination(name)
 	var err error
 	switch what {
 	case "pause":
