@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/blocked"
 	"github.com/surebus/eventbus/internal/doubt"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/pace"
@@ -37,8 +38,8 @@ type durable struct {
 	followups *pool.Pool[func(), struct{}] // applies recorded changes
 	stats     storeStats
 	suspects  suspects.Waiting[*dispatch]
-	repeated  atomic.Int64 // incoming events that were dropped, because their ids were known
-	locks     txLocks
+	repeated  atomic.Int64    // incoming events that were dropped, because their ids were known
+	locks     blocked.TxLocks // for which commits wait, by the call of the handler, or the context, that must end them
 	inTx      txKeys
 	unknown   unknowns
 	orphans   room.Orphans // deliveries of missing subscriptions, which the quota does not count
@@ -53,7 +54,9 @@ type durable struct {
 
 // connect begins to use the store. It reads the directives and the counts.
 func (j *durable) connect() error {
-	j.locks.lock, _ = j.config.store.(driver.TxLock)
+	if lock, ok := j.config.store.(driver.TxLock); ok {
+		j.locks.HoldsLock = lock.HoldsLock
+	}
 	j.feeder, j.answering = newFeeder(j.Bus), make(semaphore, 1)
 	if err := j.useStore(); err != nil {
 		return err
@@ -107,7 +110,7 @@ func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []
 		if err := j.storeRefuses(); err != nil {
 			return err
 		}
-		if j.locks.wouldDeadlock(ctx) {
+		if j.wouldDeadlock(ctx) {
 			return fmt.Errorf("%w: %w", ErrWouldDeadlock, errOwnTx)
 		}
 		return j.acceptDurably(ctx, inside, &o)

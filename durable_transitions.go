@@ -117,12 +117,12 @@ func (j *durable) cutShort(d *dispatch) {
 // gives up on the store, the outcome is unknown.
 func (j *durable) awaitRecorded(ctx context.Context, c *change, applied <-chan error) error {
 	var why error
-	blocked := j.store.blocks.signal()
+	block := j.store.blocks.Block()
 	select {
 	case err := <-applied:
 		return err
-	case <-blocked.begun:
-		why = blocked.why
+	case <-block.Begun:
+		why = block.Why
 	case <-ctx.Done():
 		why = contextError(ctx)
 	case <-j.gaveUp:

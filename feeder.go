@@ -146,13 +146,13 @@ func (f *feeder) admit(ctx context.Context, r *changeBatch, done func(error)) er
 // awaitCaught waits for the end of catching, which waits for the store. The store may wait for a transaction that the
 // caller has to end.
 func (f *feeder) awaitCaught(ctx context.Context, caught <-chan struct{}) error {
-	blocked := f.bus.store.blocks.signal()
+	block := f.bus.store.blocks.Block()
 	var why error
 	select {
 	case <-caught:
 		return nil
-	case <-blocked.begun:
-		why = blocked.why
+	case <-block.Begun:
+		why = block.Why
 	case <-ctx.Done():
 		why = contextError(ctx)
 	case <-f.bus.gaveUp:

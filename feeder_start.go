@@ -33,13 +33,13 @@ func (f *feeder) start(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	blocked := f.bus.store.blocks.signal()
+	block := f.bus.store.blocks.Block()
 	select {
 	case err := <-started:
 		return err
-	case <-blocked.begun:
+	case <-block.Begun:
 		if decide() {
-			return errors.Join(contextError(ctx), blocked.why)
+			return errors.Join(contextError(ctx), block.Why)
 		}
 		return <-started
 	}

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/blocked"
 	"github.com/surebus/eventbus/internal/recent"
 	"github.com/surebus/eventbus/internal/room"
 	"github.com/surebus/eventbus/internal/timeline"
@@ -172,7 +173,7 @@ type guardedStore struct {
 	aged   func() time.Time  // see Batch.AgedAt
 	time   *timeline.Timeline
 	calls  recent.Calls
-	blocks blocking
+	blocks *blocked.Signal
 	gaveUp <-chan struct{} // closed when Shutdown gives up on the store
 
 	patience time.Duration // of the store
@@ -180,7 +181,7 @@ type guardedStore struct {
 
 func newGuardedStore(b *Bus) *guardedStore {
 	s := &guardedStore{of: b.config.store, log: b.log, failed: b.durable.storeFailed, lost: b.durable.leaseLost, aged: b.time.Aged, time: b.time, gaveUp: b.gaveUp}
-	s.blocks.now.Store(newBlock())
+	s.blocks = blocked.NewSignal()
 	s.patience, _ = guard(s, "Patience", func() (time.Duration, error) { return s.of.Patience(), nil })
 	config := room.Config{
 		Most:      b.config.unconfirmed,
@@ -193,6 +194,14 @@ func newGuardedStore(b *Bus) *guardedStore {
 	}
 	s.room = room.New(config)
 	return s
+}
+
+// lookWhyBlocked is called when the store has confirmed nothing for Patience.
+func (s *guardedStore) lookWhyBlocked(by driver.Blocked) {
+	why := by.Blocked()
+	if why != nil && s.blocks.Begin(why) {
+		s.log.Warn("commits of the store wait for a lock of another program", zap.Error(why))
+	}
 }
 
 // submit submits a batch, with the room of its publication, if it waited for that. The answer gives the room back
@@ -218,7 +227,7 @@ func (s *guardedStore) submit(w *batch, pass room.Pass, done func(error)) {
 			s.failed(err) // before Answered: the publishers that it wakes are refused
 		}
 		s.room.Answered(size, pass)
-		if s.blocks.end() {
+		if s.blocks.End() {
 			s.log.Info("commits of the store go on")
 		}
 		done(err)
@@ -233,7 +242,7 @@ func (s *guardedStore) commit(ctx context.Context, w *batch) error {
 
 // commitOr is commit, and calls late if the store applies the batch after the outcome was unknown.
 func (s *guardedStore) commitOr(ctx context.Context, w *batch, late func()) (err error) {
-	committed, blocked := make(chan error, 1), s.blocks.signal()
+	committed, block := make(chan error, 1), s.blocks.Block()
 	var over atomic.Bool // the answer has come, or the wait has ended: the first decides
 	s.submit(w, room.Pass{}, func(err error) {
 		committed <- err
@@ -244,8 +253,8 @@ func (s *guardedStore) commitOr(ctx context.Context, w *batch, late func()) (err
 	select {
 	case err := <-committed:
 		return err
-	case <-blocked.begun:
-		err = &IndeterminateError{Err: blocked.why}
+	case <-block.Begun:
+		err = &IndeterminateError{Err: block.Why}
 	case <-ctx.Done():
 		err = contextError(ctx)
 	case <-s.gaveUp:

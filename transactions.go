@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -150,9 +151,33 @@ func (j *durable) acceptTx(ctx context.Context, inside bool, tx any, d *dispatch
 			j.inTx.forget(d.key, d.id)
 			return err
 		}
-		j.locks.note(ctx, tx)
+		if holder := txHolder(ctx); holder != nil {
+			j.locks.Note(holder, tx)
+		}
 		return nil
 	})
+}
+
+// txHolder returns who must end a transaction: nil if that is unknown, because everything shares the context.
+func txHolder(ctx context.Context) any {
+	if c := callFrom(ctx); c != nil {
+		return c
+	}
+	if ctx.Done() == nil || !reflect.ValueOf(ctx).Comparable() {
+		return nil
+	}
+	return ctx
+}
+
+var errOwnTx = errors.New("the commit would wait for the transaction that this caller has open: publish with PublishTx in it, or after it")
+
+// wouldDeadlock reports whether a commit for a caller would wait for a transaction that this caller has to end.
+func (j *durable) wouldDeadlock(ctx context.Context) bool {
+	if j.locks.None() {
+		return false
+	}
+	holder := txHolder(ctx)
+	return holder != nil && j.locks.Has(holder)
 }
 
 // isRepeated reports whether the store knows the given id of an event with the same content.
@@ -276,12 +301,12 @@ func (f *feeder) takeInBefore(ctx context.Context, o *opening) error {
 	if !all && len(ids) == 0 {
 		return nil
 	}
-	blocked := f.bus.store.blocks.signal()
+	block := f.bus.store.blocks.Block()
 	bounded, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		select {
-		case <-blocked.begun:
+		case <-block.Begun:
 			cancel()
 		case <-bounded.Done():
 		}
@@ -298,7 +323,7 @@ func (f *feeder) takeInBefore(ctx context.Context, o *opening) error {
 	case ctx.Err() != nil:
 		return contextError(ctx)
 	case bounded.Err() != nil: // nothing of the publication was submitted
-		return fmt.Errorf("%w: it has not taken in what was published before in transactions: %w", ErrStoreFailed, blocked.why)
+		return fmt.Errorf("%w: it has not taken in what was published before in transactions: %w", ErrStoreFailed, block.Why)
 	}
 	return err
 }

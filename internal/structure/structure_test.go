@@ -58,6 +58,7 @@ var allowedImports = map[string][]string{
 		modulePath + "/internal/abandoned",
 		modulePath + "/internal/apart",
 		modulePath + "/internal/backoff",
+		modulePath + "/internal/blocked",
 		modulePath + "/internal/capped",
 		modulePath + "/internal/circuit",
 		modulePath + "/internal/contexts",
@@ -96,6 +97,7 @@ var allowedImports = map[string][]string{
 	"driver/storekit":    {modulePath + "/driver"},
 	"internal/abandoned": {modulePath + "/internal/circuit"},
 	"internal/apart":     {},
+	"internal/blocked":   {},
 	"internal/capped":    {},
 	"internal/chart":     {},
 	"internal/circuit": {
