@@ -42,8 +42,8 @@ const fullPatience = time.Second
 //
 // Order by key is the subscription's. A delivery that waits for a destination holds back later ones of its key at the door where
 // the first of them took its seat, their home. The first of those that have waited there goes to its own destination, and has
-// its place at home all the same, until it has settled. The subscription's own door is no home: those that wait there pass it
-// in their order, and then wait at home.
+// its place at home all the same, until it has settled. Those that wait at the subscription's own door pass it in their
+// order, and then have their places at home, not there any more.
 type destinations struct {
 	own   *door // the subscription's
 	set   atomic.Pointer[destinationTerms]
@@ -402,7 +402,7 @@ func (ds *destinations) panicked(p any) {
 func (ds *destinations) behind(d *dispatch) *door {
 	sits := d.seat().Number != 0
 	switch {
-	case d.key == "", sits && d.seatDoor() != ds.own, d.home() != nil: // it is the first
+	case d.key == "", sits && d.seatDoor() != ds.own, d.home() != nil: // it has no order, or has its place among those of its key
 		return nil
 	case !sits && !d.hasPassed() && ds.own.holdsBack(d):
 		return ds.own
@@ -420,7 +420,7 @@ func (o *door) holdsBack(d *dispatch) bool {
 	if o.whole == nil {
 		return o.comesAfterLocked(d) || o.goesToStoreLocked(d)
 	}
-	return o.comesAfterLocked(d) || !d.isClaimedAt(o) && o.isHomeOfLocked(d.key)
+	return o.comesAfterLocked(d) || !d.staysInMemory(o) && o.isHomeOfLocked(d.key)
 }
 
 // tendAll tends a door that has changed, and if it is a subscription's own, those of all destinations.
@@ -449,8 +449,7 @@ func (o *door) releaseVisitorsLocked(b *Bus) {
 		return
 	}
 	for _, d := range o.line.Visitors() {
-		o.line.Go(d)
-		o.countLocked(b)
+		o.goesLocked(b, d)
 		b.machine.requeue(d)
 	}
 }

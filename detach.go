@@ -131,9 +131,10 @@ func (s *Subscription) latest() *Subscription {
 }
 
 // hasEnded reports whether the subscription has ended, and no other one has taken it over.
-func (s *Subscription) hasEnded() bool {
-	now := s.latest()
-	return !now.Exists()
+func (r *registry) hasEnded(s *Subscription) bool {
+	r.mu.Lock() // a take-over marks the one as gone before the other is its heir
+	defer r.mu.Unlock()
+	return !s.latest().Exists()
 }
 
 // inherit makes a subscription that is being made take over a detached one: it shares its doors, its places in the order of
@@ -165,21 +166,19 @@ func (s *Subscription) inherit(from *Subscription) (opens func(), err error) {
 		}
 	}
 	report := func(at *door, change circuit.Change) {
-		s.inherited = append(s.inherited, func() {
-			s.bus.report.circuitChanged(at, change)
-			s.bus.machine.tend(at)
-		})
+		s.inherited = append(s.inherited, func() { s.bus.report.circuitChanged(at, change) })
 	}
 	report(from.door, from.door.renew(made, nil))
 	if divided != nil {
 		from.destinations.renew(divided, made, report)
 	}
 	from.heir.Store(s)
+	s.inherited = append(s.inherited, func() { s.bus.machine.tendAll(s.door) })
 	return func() { s.door.circuit.Gate.And(^uint64(circuit.Detached)) }, nil
 }
 
-// renew gives the door the terms, the circuit and the limits of one that was made for the subscription that takes it over. each
-// has the terms of a destination.
+// renew gives the door the terms, the circuit and the limits of one that was made for the subscription that takes it over. For the
+// door of a destination, made is that subscription's own, and each has the terms of a destination.
 func (o *door) renew(made *door, each *destinationTerms) (change circuit.Change) {
 	t, config, abandoned := *made.terms(), *made.circuit.Config(), made.hanging.Most()
 	if each != nil {

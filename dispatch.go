@@ -253,11 +253,11 @@ type story struct {
 // door.
 type detours struct {
 	destination string           // at the next target; "" while it is not known
-	at          *door            // of the destination at which it has its seat; nil for the subscription's
+	at          *door            // at which it has its seat, or was refused one; nil for the last target's own
 	home        *door            // another one, at which later ones of its key stay behind it; mostly nil
 	spent       []spent          // records of rules' budgets
 	skipped     []int32          // targets that were split off
-	seat        line.Seat        // at the last target's door
+	seat        line.Seat        // in the line of at
 	snoozes     int32            // times that it was snoozed there
 	observed    *observedAttempt // whose begin was reported and whose end was not
 }

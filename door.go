@@ -310,15 +310,20 @@ func (o *door) releaseReady(b *Bus) (t tending) {
 			break
 		}
 		t.released = true
-		o.line.Go(d)
+		o.goesLocked(b, d)
 		o.chooseLocked(d, gate)
-		d.story.parked += time.Duration(max(now-d.seat().Since, 0))
-		o.countLocked(b) // before the delivery can settle: see unsettled
 		b.machine.requeue(d)
 	}
 	o.countLocked(b)
 	t.claims = o.asksLocked()
 	return t
+}
+
+// goesLocked takes a delivery out of the line, for the caller to requeue it.
+func (o *door) goesLocked(b *Bus, d *dispatch) {
+	o.line.Go(d)
+	d.story.parked += time.Duration(max(b.time.Nanos()-d.seat().Since, 0))
+	o.countLocked(b) // before the delivery can settle: see unsettled
 }
 
 // holdThrottledLocked turns throttled deliveries into held ones when the door shuts, because

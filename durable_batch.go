@@ -110,7 +110,7 @@ func (r *changeBatch) insertEvent(d *dispatch) {
 	for i, copied := range copies {
 		record := r.bus.durable.encodeRow(&r.batch, copied, state)
 		switch {
-		case r.change.kind == toDue && copied.to.subscriptions[0].hasEnded(): // see isolate
+		case r.change.kind == toDue && r.bus.registry.hasEnded(copied.to.subscriptions[0]): // see isolate
 			record.Position = d.row().position // a new one would be that of an event for its successor
 		case i > 0 && r.batch.New[len(r.batch.New)-1].Position <= 0:
 			record.Position = driver.BesidePrevious

@@ -274,7 +274,7 @@ func (j *durable) applyPark(c *change) {
 		j.feeder.due.Add(j.time.At(c.due))
 		return
 	}
-	at.spilled() // before a restart, which begins to count anew, can find the memory empty
+	at.spillCommitted() // before a restart, which begins to count anew, can find the memory empty
 	j.unload(d)
 	if at.of().gone.Load() { // it has dead-lettered those that the store had
 		j.feeder.askNames(at.of().names()...)

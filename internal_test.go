@@ -268,7 +268,7 @@ func TestD5_AClaimMissesADeliveryThatIsNotCommitted(t *testing.T) {
 	o.spillLocked(d, held)
 	o.mu.Unlock()
 	o.roomToClaim(10)
-	o.spilled() // the store has it now
+	o.spillCommitted() // the store has it now
 	require.True(t, o.claimEnded(false), "it does not ask again")
 	require.True(t, o.spill.onDisk)
 	o.roomToClaim(10)

@@ -371,19 +371,19 @@ func (m *machine) expires(d *dispatch, until int64) bool {
 	return runsOut(d.to.policy().MaxElapsed, d.elapsed(now, m.time), time.Duration(until-now.Nanos))
 }
 
-// sleep parks a delivery that was read from a store, where it sleeps until a point on the timeline.
-func (m *machine) sleep(d *dispatch, until int64) {
+// sleep parks a delivery that was read from a store, where it sleeps until a point on the timeline. It reports whether memory has no
+// room for it.
+func (m *machine) sleep(d *dispatch, until int64) (spills bool) {
 	d.ensureStory().notBefore = until
-	victim, _, reason := m.sit(d, d.seatedAt().doorTo(d.destination()), asleep)
-	switch {
-	case victim != nil:
+	victim, spills, reason := m.sit(d, d.seatedAt().doorTo(d.destination()), asleep)
+	if victim != nil {
 		m.settle(victim, Dropped)
-		if victim == d {
-			return
-		}
+	}
+	switch {
 	case reason != "":
 		m.bury(d, reason)
-		return
+	case victim != d && !spills:
+		m.applyPark(d)
 	}
-	m.applyPark(d)
+	return spills
 }

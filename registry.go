@@ -283,7 +283,7 @@ func (r *registry) targetsOfRecord(of *record) (to *targets, missing []int) {
 	r.mu.Unlock()
 	to.retry = r.retryInForce(to.subscriptions)
 	if of.State == driver.Scheduled { // its copies do not exist yet
-		r.isolate(to, slices.ContainsFunc(to.subscriptions, (*Subscription).hasEnded))
+		r.isolate(to, slices.ContainsFunc(to.subscriptions, r.hasEnded))
 	}
 	return to, missing
 }

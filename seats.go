@@ -9,7 +9,7 @@ import (
 	"github.com/surebus/eventbus/internal/line"
 )
 
-// Seat returns the dispatch's seat at the door of its last target.
+// Seat returns the dispatch's seat in the line of its seatDoor.
 func (d *dispatch) Seat() *line.Seat { return &d.ensureDetours().seat }
 
 // Key returns the dispatch's key, or "".
@@ -26,14 +26,15 @@ func (d *dispatch) seat() line.Seat {
 // seatedAt returns the subscription at which the dispatch has its seat: its last target.
 func (d *dispatch) seatedAt() *Subscription { return d.to.subscriptions[len(d.to.subscriptions)-1] }
 
-// isClaimedAt reports whether the delivery was claimed from those that are parked at the door, or has passed the subscription's:
-// memory keeps it.
-func (d *dispatch) isClaimedAt(o *door) bool {
+// staysInMemory reports whether memory keeps the delivery if it is refused at a door, however full the line is: it was claimed from
+// those that are parked there, or it has waited at a destination, and has its place before others that memory has.
+func (d *dispatch) staysInMemory(o *door) bool {
 	s := d.row()
 	return s != nil && s.from == o || d.hasPassed()
 }
 
-// hasPassed reports whether the delivery has had a place at a destination: all of its key at the subscription's own door are later.
+// hasPassed reports whether the delivery has passed the subscription's own door before: it has its place at a destination that is
+// not its own, or was claimed from those of a destination. All of its key at the own door are later.
 func (d *dispatch) hasPassed() bool {
 	if home := d.home(); home != nil {
 		return home.whole != nil
@@ -68,13 +69,13 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 		return nil, false, o.closed
 	case seated:
 	case how == snoozed && o.spill.allowed: // it does not come before others: only the store needs to have it, if it has no key
-		if d.key == "" && full && !d.isClaimedAt(o) {
+		if d.key == "" && full && !d.staysInMemory(o) {
 			return nil, true, ""
 		}
-	case o.goesToStoreLocked(d), o.spill.allowed && full && !d.isClaimedAt(o):
+	case o.goesToStoreLocked(d), o.spill.allowed && full && !d.staysInMemory(o):
 		o.spillLocked(d, how)
 		return nil, true, ""
-	case !full || d.isClaimedAt(o):
+	case !full || d.staysInMemory(o):
 	case o.terms().whenFull == DropNewestWhenFull:
 		return d, false, ""
 	case o.terms().whenFull == DropOldestWhenFull:
@@ -185,11 +186,12 @@ func (m *machine) sit(d *dispatch, at *door, why *barrier) (victim *dispatch, sp
 	if ds == nil {
 		return at.sit(m.Bus, d, why)
 	}
-	if from := d.seatDoor(); d.seat().Number != 0 && from != at {
+	switch from := d.seatDoor(); {
+	case d.seat().Number == 0:
+		ds.queueAtHome(d, at)
+	case from != at:
 		from.lend(m.Bus, d)
 		defer m.tend(from)
-	} else if home := ds.homes.Of(d.key); home != nil && home != at && d.seat().Number == 0 && d.home() == nil && (at.whole != nil || d.hasPassed()) {
-		home.follow(d)
 	}
 	m.arrivedElsewhere(d, at)
 	if at.whole != nil { // it may have been forgotten since it refused the delivery
@@ -205,6 +207,18 @@ func (m *machine) sit(d *dispatch, at *door, why *barrier) (victim *dispatch, sp
 		home.leads(m.Bus, d, parking(d.seat().Reason))
 	}
 	return victim, spills, refused
+}
+
+// queueAtHome gives a delivery that takes its first seat its place at the home of its key, if it waits at another door.
+func (ds *destinations) queueAtHome(d *dispatch, at *door) {
+	home := ds.homes.Of(d.key)
+	if home == nil || home == at || d.home() != nil {
+		return
+	}
+	if at.whole == nil && !d.hasPassed() {
+		return // it comes home when it has passed the subscription's own door
+	}
+	home.follow(d)
 }
 
 // freeOwnPlace frees the place in its key's order that a delivery has at the subscription's own door, if it has one at its
@@ -251,7 +265,8 @@ func (o *door) leads(b *Bus, d *dispatch, how parking) {
 	o.holdBehindLocked(b, d, how)
 }
 
-// lend frees the seat of a delivery that takes one at another door. Others of its key stay behind it here.
+// lend frees the seat of a delivery that takes one at another door. Others of its key stay behind it here, also at the subscription's
+// own door, until freeOwnPlace.
 func (o *door) lend(b *Bus, d *dispatch) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -317,15 +332,20 @@ func (m *machine) trim(ds *destinations) {
 	}
 }
 
-// evict removes a delivery from the longest line, or returns nil.
+// evict removes a delivery from the longest line, or returns nil. In the longest one all may be on their way, or wait for a retry:
+// then it is the turn of the next one.
 func (ds *destinations) evict(b *Bus) (victim *dispatch, drops bool) {
 	ds.evicting.Lock()
 	defer ds.evicting.Unlock()
 	if !ds.isFull() { // another call was first
 		return nil, false
 	}
-	longest := slices.MaxFunc(ds.all(), func(x, y *door) int { return int(x.seats.Load() - y.seats.Load()) })
-	return longest.shorten(b)
+	for _, o := range slices.SortedFunc(slices.Values(ds.all()), func(x, y *door) int { return int(y.seats.Load() - x.seats.Load()) }) {
+		if victim, drops = o.shorten(b); victim != nil {
+			break
+		}
+	}
+	return victim, drops
 }
 
 // count counts the seats of all lines. Once these have room again, the doors ask that did not before.
@@ -356,9 +376,12 @@ func (o *door) shorten(b *Bus) (victim *dispatch, drops bool) {
 	if o.terms().whenFull == DropOldestWhenFull {
 		find = o.line.Oldest
 	}
-	victim, ok := find(2*o.line.Strangers() > o.line.Taken())
+	mostly := 2*o.line.Strangers() > o.line.Taken()
+	victim, ok := find(mostly)
 	if !ok {
-		return nil, false
+		if victim, ok = find(!mostly); !ok {
+			return nil, false
+		}
 	}
 	o.line.Evict(victim)
 	o.countLocked(b) // before the victim settles: see unsettled

@@ -31,8 +31,8 @@ func (o *door) spillLocked(d *dispatch, how parking) {
 	}
 }
 
-// spilled notes that the store has a delivery of spillLocked.
-func (o *door) spilled() {
+// spillCommitted notes that the store has a delivery of spillLocked.
+func (o *door) spillCommitted() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.spill.committing--
@@ -42,7 +42,7 @@ func (o *door) spilled() {
 // from there. One that waits behind one of its key that waits for another destination only overtakes those of its key.
 func (o *door) goesToStoreLocked(d *dispatch) bool {
 	switch s := &o.spill; {
-	case d.isClaimedAt(o):
+	case d.staysInMemory(o):
 		return false
 	case o.whole != nil && o.line.IsLedElsewhere(d.key): // spill.keys has those; the subscription's own door counts none
 		return s.coming[d.key]+s.keys[d.key] > 0
@@ -125,7 +125,7 @@ func (o *door) claimEnded(more bool) (tends bool) {
 func (o *door) comes(d *dispatch) {
 	d.origin.row.from = o
 	if d.key == "" && o.whole == nil {
-		return
+		return // it holds back none, and the queue has room for it
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -335,3 +335,59 @@ func TestD13_MemoryIsBoundedWithAStore(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A delivery that waits behind one of its key, at the destination of that one, has its whole time for retries after that.
+func TestD13_TheTimeBehindAKeyIsNoTimeOfRetries(t *testing.T) {
+	inMemoryAndStore(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open()
+		s := newShips()
+		sub := s.subscribe(t, bus, eventbus.Retry(eventbus.MaxRetries(3), eventbus.BaseDelay(time.Second), eventbus.MaxElapsed(30*time.Minute)))
+		start(t, bus)
+		require.NoError(t, sub.Destination("a").Pause())
+		mustPublish(t, bus, "ship", shipment{"a", 1}, eventbus.Key("k"))
+		synctest.Wait()
+		mustPublish(t, bus, "ship", shipment{"b", 2}, eventbus.Key("k"))
+		s.set("b", errBoom)
+		time.Sleep(time.Hour)
+		require.NoError(t, sub.Destination("a").Resume())
+		time.Sleep(100 * time.Millisecond)
+		require.Equal(t, 1, s.callsTo("b"))
+		s.set("b", nil)
+		time.Sleep(time.Minute)
+		require.Empty(t, letters(t, bus))
+		require.Equal(t, []int{2}, s.at("b"))
+		shutdown(t, bus)
+	})
+}
+
+// The bound of all lines holds although the longest of them has only deliveries that wait for their retries.
+func TestD13_AllLinesTogetherAreBoundedWhileTheLongestWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := startBus(t, silent(eventbus.WithDeadLetterCapacity(10_000))...)
+		s := newShips("retries")
+		sub := s.subscribe(t, bus, eventbus.LineCapacity(10), eventbus.Concurrency(1), eventbus.Circuit(eventbus.NoCircuit()),
+			eventbus.Retry(eventbus.MaxRetries(1), eventbus.BaseDelay(24*time.Hour), eventbus.MaxDelay(24*time.Hour), eventbus.NoJitter))
+		require.NoError(t, sub.Destination("retries").Pause()) // they take their places in the line, and keep them
+		for i := range 10 {
+			mustPublish(t, bus, "ship", shipment{"retries", i})
+		}
+		synctest.Wait()
+		require.NoError(t, sub.Destination("retries").Resume())
+		synctest.Wait()
+		require.EqualValues(t, 10, bus.Metrics().WaitingRetries)
+		const more, each = 30, 9
+		for i := range more * each {
+			to := fmt.Sprint("paused", i%more)
+			require.NoError(t, sub.Destination(to).Pause())
+			mustPublish(t, bus, "ship", shipment{to, i})
+		}
+		synctest.Wait()
+		is := metricsOf(t, bus, "ships")
+		require.LessOrEqual(t, is.Held, 100)
+		require.GreaterOrEqual(t, is.Held, 90)
+		require.Len(t, letters(t, bus), more*each-is.Held)
+		sub.Unsubscribe()
+		time.Sleep(48 * time.Hour)
+		requireBalanced(t, bus)
+	})
+}
