@@ -13,9 +13,9 @@
 //	err = bus.Shutdown(ctx)
 //
 // A handler is a func(context.Context, Event) error. [Typed] returns one for a function that takes
-// the payload's type. A pattern is a dotted glob: * matches one segment or a part of one, ** any
-// number of segments, ? one character, [a-z] a class, {a,b} alternatives. "*" alone matches every
-// type.
+// the payload's type, and a [Topic] binds an event type to a Go type for both ends. A pattern is a
+// dotted glob: * matches one segment or a part of one, ** any number of segments, ? one character,
+// [a-z] a class, {a,b} alternatives. "*" alone matches every type.
 //
 // # Delivery
 //

@@ -27,6 +27,8 @@ var (
 	ErrInvalidPayload = errors.New("eventbus: invalid payload")
 	// ErrInvalidPattern is matched by every *PatternError.
 	ErrInvalidPattern = errors.New("eventbus: invalid pattern")
+	// ErrInvalidTopic is matched by every *TopicError.
+	ErrInvalidTopic = errors.New("eventbus: invalid topic")
 	// ErrInvalidOption is matched by every *OptionError.
 	ErrInvalidOption = driver.ErrInvalidOption
 	// ErrNilHandler is returned by Subscribe for a nil handler, or if a middleware returns nil.

@@ -130,6 +130,38 @@ func ExampleTyped() {
 	// true eventbus_test.OrderPlaced string
 }
 
+// A topic has the event type and the Go type in one place, which the compiler checks at both ends.
+func ExampleTopic() {
+	ctx := context.Background()
+	placed := eventbus.NewTopic[OrderPlaced]("order.placed") // a variable of the package that owns the event
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = placed.Subscribe(bus, func(_ context.Context, o OrderPlaced) error {
+		fmt.Printf("%s: %d items\n", o.Order, o.Items)
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := placed.PublishAndWait(ctx, bus, OrderPlaced{Order: "o-17", Items: 3}); err != nil {
+		log.Fatal(err)
+	}
+	// The same name with another Go type is refused.
+	_, err = eventbus.NewTopic[string]("order.placed").Publish(ctx, bus, "o-18")
+	fmt.Println(err)
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// o-17: 3 items
+	// Publish("order.placed"): eventbus: invalid topic "order.placed" of string: this bus has it with eventbus_test.OrderPlaced: use one variable for the topic, or another name
+}
+
 // A service that answers 429 wants everyone to wait: no attempt is spent.
 func ExampleThrottle() {
 	ctx := context.Background()

@@ -26,7 +26,7 @@ var promises = []struct {
 	clauses int
 	bugs    bool // each has a bug that breaks it
 }{
-	{"E", 7, false},
+	{"E", 10, false},
 	{"R", 6, false},
 	{"D", 15, true},
 	{"P", 8, true},
@@ -39,7 +39,7 @@ var promises = []struct {
 }
 
 // notPromised are the clauses that may be missing, until the code keeps them.
-var notPromised = []string{"D15", "L8"}
+var notPromised = []string{"D15", "E8", "E9", "L8"}
 
 // GUARANTEES.md promises every clause but those, and shows how it is known that
 // each is kept. What it names is there.
