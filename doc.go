@@ -80,8 +80,9 @@
 //   - Capacity: [WithConcurrency], [WithQueueCapacity], [RefuseWhenFull], [WithDeadLetterCapacity]
 //   - Handlers: [WithTimeout], [WithIsolation], [WithMiddleware]
 //   - Failures: [WithRetry], [WithRetryRules], [WithErrorName], [WithErrorTypeName], [WithCircuit]
-//   - Store: [WithStore], [WithCodec], [WithIdempotencyWindow], [WithStandby], [WithoutHandlers]
-//   - Limits of a store: [WithPayloadLimit], [WithMaxUnsettled], [WithMaxUnconfirmed]
+//   - Payloads: [WithCodec], [WithEncodedPayloads], [WithPayloadLimit]
+//   - Store: [WithStore], [WithIdempotencyWindow], [WithStandby], [WithoutHandlers]
+//   - Limits of a store: [WithMaxUnsettled], [WithMaxUnconfirmed]
 //   - Metadata and context: [WithMetadataFrom], [WithInheritedMetadata], [WithContextFrom]
 //   - Observation: [WithLogger], [WithSlog], [WithObserver]
 //   - Tests: [WithClock], [WithRandom]
@@ -91,7 +92,7 @@
 //   - Name: [Named], [Formerly], [CallerSkip]
 //   - Limits: [Timeout], [Concurrency], [RateLimit], [MaxThrottle], [MaxAbandoned], [LineCapacity], [WhenFull], [PerDestination]
 //   - Failures: [Retry], [RetryRules], [Circuit], [WhenOpen]
-//   - Handlers: [Use], [InTx], [Isolated], [Once]
+//   - Handlers: [Use], [InTx], [Isolated], [Once], [StrictDecoding]
 //
 // Options of a publication, for [Bus.Publish], [Bus.PublishAndWait], [Bus.PublishTx] and [Publication]:
 //

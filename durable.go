@@ -84,7 +84,7 @@ func (j *durable) connect() error {
 }
 
 func (j *durable) prepare(_ context.Context, d *dispatch) error {
-	encoded, err := j.encode(d.payload)
+	encoded, err := j.intake.encode(d.payload)
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (j *durable) encodePayload(payload any) (any, error) {
 	if _, encoded := payload.(EncodedPayload); encoded {
 		return payload, nil
 	}
-	return j.encode(payload)
+	return j.intake.encode(payload)
 }
 
 func (j *durable) direct(directives []Directive, audit *AuditEntry, answers driver.RequestID, given *Directive) (shared bool, err error) {

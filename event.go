@@ -67,6 +67,10 @@ type Handler func(ctx context.Context, e Event) error
 // types, or the methods of json.Number. Without a store, a payload is not decoded: if you publish
 // map[string]any{"n": 5}, the handler receives the int 5. Typed[any] passes a json.RawMessage on as
 // it is. Types with an UnmarshalJSON method decode their numbers themselves.
+//
+// A JSON object with members of which none fits the struct T is a permanent failure too: it is another event's payload, which
+// would become a T without values. Unknown members beside known ones are ignored, but see StrictDecoding. Types without
+// exported fields, and those with an UnmarshalJSON or UnmarshalText method, are not looked at.
 func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 	if handle == nil {
 		return nil
@@ -93,9 +97,16 @@ func typedPayload[T any](ctx context.Context, payload any) (T, error) {
 	encoded, ok := payload.(EncodedPayload)
 	c := callFrom(ctx)
 	if !ok || c == nil || c.bus().config.codec == nil {
-		return convert.To[T](payload)
+		return convert.To[T](payload, c != nil && c.subscription().strict)
 	}
 	return convert.Decode[T](func(pointer any) error { return c.bus().config.codec.Unmarshal(encoded, pointer) })
+}
+
+// StrictDecoding makes Typed refuse JSON payloads with members that the Go type does not have, at any depth, as a permanent
+// failure. Without it, Typed ignores them. It has no effect on payloads that are not encoded: see WithEncodedPayloads. On a bus
+// with WithCodec, Subscribe returns an *OptionError: the codec decodes.
+func StrictDecoding() SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) { c.strict = true })
 }
 
 // EventID identifies an event. NewEventID and the bus make UUIDs of version 7 (RFC 9562).

@@ -127,7 +127,12 @@ func (j *memoryJournal) asksForDoor(*door) {}
 
 func (j *memoryJournal) passed(*worker, *dispatch) {}
 
-func (j *memoryJournal) prepare(ctx context.Context, d *dispatch) error {
+func (j *memoryJournal) prepare(ctx context.Context, d *dispatch) (err error) {
+	if j.config.encodes {
+		if d.payload, err = j.intake.encode(d.payload); err != nil {
+			return err
+		}
+	}
 	if j.config.contextFrom != nil {
 		d.values = valuesOf(j.config.contextFrom(ctx))
 	}
@@ -215,7 +220,12 @@ func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry,
 	return nil
 }
 
-func (j *memoryJournal) encodePayload(payload any) (any, error) { return payload, nil }
+func (j *memoryJournal) encodePayload(payload any) (any, error) {
+	if _, encoded := payload.(EncodedPayload); encoded || !j.config.encodes {
+		return payload, nil
+	}
+	return j.intake.encode(payload)
+}
 
 func (j *memoryJournal) ask(context.Context, request) (answer *reply, asked bool, err error) {
 	return nil, false, nil

@@ -72,6 +72,7 @@ type config struct {
 	store        driver.Store
 	queueWaits   bool  // for room in the queue
 	codec        Codec // nil: encoding/json
+	encodes      bool  // WithEncodedPayloads
 	payloadLimit int   // of an encoded payload, in bytes
 	idempotency  time.Duration
 	unsettled    int // 0: not bounded
@@ -273,6 +274,7 @@ type subscriptionConfig struct {
 	middleware  []Middleware
 	inTx        bool
 	single      bool // Once
+	strict      bool // StrictDecoding
 	isolated    bool
 	opens       bool // WhenOpen was given
 	callerSkip  int
@@ -314,6 +316,9 @@ func newSubscriptionConfig(bus *config, opts []SubscribeOption) (*subscriptionCo
 	}
 	if c.single && c.destination != nil {
 		return nil, &OptionError{Option: "Once", Reason: "takes one event of all; leave out PerDestination"}
+	}
+	if c.strict && bus.codec != nil {
+		return nil, &OptionError{Option: "StrictDecoding", Reason: "is for JSON, and the bus has WithCodec: let the codec refuse unknown members"}
 	}
 	if store, ok := bus.store.(driver.OnceStore); ok && c.inTx {
 		if err := c.limitRuns(store.MaxRuns(), bus); err != nil {

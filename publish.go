@@ -3,6 +3,7 @@ package eventbus
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/surebus/eventbus/internal/convert"
 	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/pool"
@@ -333,6 +335,43 @@ func (in *intake) publication(ctx context.Context, from *call, opts []PublishOpt
 		}
 	}
 	return p, err
+}
+
+// encode returns an encoded payload, as handlers get it on a bus with a store. A method of the payload may panic.
+func (in *intake) encode(payload any) (encoded any, err error) {
+	refuse := func(err error) error {
+		return &PayloadError{GoType: fmt.Sprintf("%T", payload), Err: err}
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = refuse(errors.New("a method of the payload panicked: " + panicText(p)))
+		}
+	}()
+	codec := in.config.codec
+	var data []byte
+	if codec == nil {
+		data, err = json.Marshal(payload)
+	} else {
+		data, err = codec.Marshal(payload)
+	}
+	switch {
+	case err != nil:
+		return nil, refuse(err)
+	case len(data) > in.config.payloadLimit:
+		return nil, &PayloadError{GoType: fmt.Sprintf("%T", payload), Size: len(data), Limit: in.config.payloadLimit}
+	}
+	if string(data) == "{}" && convert.IsHollow(payload) {
+		in.report.hollowPayload(fmt.Sprintf("%T", payload))
+	}
+	return in.config.encoded(data), nil
+}
+
+// encoded returns encoded bytes with the type that says who decodes them.
+func (c *config) encoded(data []byte) any {
+	if c.codec == nil {
+		return json.RawMessage(data)
+	}
+	return EncodedPayload(data)
 }
 
 // valuesOf returns the values for the handlers of an event from the context of WithContextFrom, which may be

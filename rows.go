@@ -5,13 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/surebus/eventbus/driver"
-	"github.com/surebus/eventbus/internal/convert"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -227,7 +225,7 @@ func (w *batch) decode(r *driver.Record) *record {
 func (j *durable) decodeRow(r *record, to *targets) *dispatch {
 	now := j.time.Now()
 	d := &dispatch{
-		id: EventID(r.ID), payload: j.encoded(r.Payload), key: r.Key, to: to, wall: j.time.WallOf(r.Published),
+		id: EventID(r.ID), payload: j.config.encoded(r.Payload), key: r.Key, to: to, wall: j.time.WallOf(r.Published),
 		origin: &origin{metadata: r.metadata, row: &row{ref: r.Ref, position: r.Position, fence: j.store.epoch.Load(), crashes: r.Crashes}},
 	}
 	if !r.Scheduled.IsZero() {
@@ -239,7 +237,7 @@ func (j *durable) decodeRow(r *record, to *targets) *dispatch {
 			succeeded: p.Succeeded, history: withErrors(p.History), historyOmitted: p.HistoryOmitted, edits: editsOf(p.Edited, p.Edits),
 		}
 		if p.Edited {
-			d.origin.replay.original = j.encoded(p.Original)
+			d.origin.replay.original = j.config.encoded(p.Original)
 		}
 	}
 	if r.progress != nil {
@@ -352,44 +350,6 @@ func (c *config) codecName() string {
 		return "json"
 	}
 	return fmt.Sprintf("%T", c.codec)
-}
-
-// encode returns the payload that handlers receive on a bus with a store: the encoded one. A method
-// of the payload may panic.
-func (j *durable) encode(payload any) (encoded any, err error) {
-	refuse := func(err error) error {
-		return &PayloadError{GoType: fmt.Sprintf("%T", payload), Err: err}
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			err = refuse(errors.New("a method of the payload panicked: " + panicText(p)))
-		}
-	}()
-	codec := j.config.codec
-	var data []byte
-	if codec == nil {
-		data, err = json.Marshal(payload)
-	} else {
-		data, err = codec.Marshal(payload)
-	}
-	switch {
-	case err != nil:
-		return nil, refuse(err)
-	case len(data) > j.config.payloadLimit:
-		return nil, &PayloadError{GoType: fmt.Sprintf("%T", payload), Size: len(data), Limit: j.config.payloadLimit}
-	}
-	if string(data) == "{}" && convert.IsHollow(payload) {
-		j.report.hollowPayload(fmt.Sprintf("%T", payload))
-	}
-	return j.encoded(data), nil
-}
-
-// encoded returns encoded bytes with the type that says who decodes them.
-func (j *durable) encoded(data []byte) any {
-	if j.config.codec == nil {
-		return json.RawMessage(data)
-	}
-	return EncodedPayload(data)
 }
 
 // payloadBytes returns the bytes of an encoded payload.

@@ -42,7 +42,15 @@ func WithCodec(codec Codec) Option {
 	})
 }
 
-// WithPayloadLimit sets the largest encoded payload that a bus with a store accepts, in bytes: 1
+// WithEncodedPayloads makes a bus in memory encode payloads when they are published, and give handlers what they get with a
+// store: a json.RawMessage, or an EncodedPayload with WithCodec. Use it in tests, and before you change to a store: handlers
+// that are not Typed, payloads that do not encode, and handlers that change the data of a publisher are found. WithPayloadLimit
+// applies. With a store the option changes nothing.
+func WithEncodedPayloads() Option {
+	return option(func(c *config) { c.encodes = true })
+}
+
+// WithPayloadLimit sets the largest encoded payload that the bus accepts, with a store or WithEncodedPayloads, in bytes: 1
 // MiB by default, at least 1.
 func WithPayloadLimit(bytes int) Option {
 	return option(func(c *config) {

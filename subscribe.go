@@ -37,6 +37,7 @@ type Subscription struct {
 	concurrency  int32         // limit of running at the door, or at that of each destination; math.MaxInt32 for none
 	gate         *keyGate      // if it is isolated
 	isolated     bool
+	strict       bool // StrictDecoding
 	formerly     []string
 	counters     *subscriptionCounters
 	madeAt       [1]uintptr  // the caller of Subscribe
@@ -111,6 +112,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		id:        c.name,
 		named:     c.named,
 		formerly:  c.formerly,
+		strict:    c.strict,
 	}
 	s.makeDoor(c)
 	s.retry.Store(c.ownRetry())

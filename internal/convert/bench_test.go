@@ -38,7 +38,7 @@ func BenchmarkTo(b *testing.B) {
 func benchmarkTo[T any](b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := convert.To[T](placedJSON); err != nil {
+		if _, err := convert.To[T](placedJSON, false); err != nil {
 			b.Fatal(err)
 		}
 	}

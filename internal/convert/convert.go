@@ -14,8 +14,9 @@ var ErrOtherType = errors.New("another type")
 
 // To returns a payload as a T. It converts a *T to a T, a T to a *T, and nil to a T that
 // can be nil. It decodes a json.RawMessage; numbers without a Go type of their own become a
-// json.Number. The error is ErrOtherType, or an error of encoding/json.
-func To[T any](payload any) (T, error) {
+// json.Number, and an object of which no member fits a struct is refused. With strict, each unknown member is. The error is
+// ErrOtherType, one of encoding/json, or one that names the members.
+func To[T any](payload any, strict bool) (T, error) {
 	if v, ok := payload.(T); ok {
 		return v, nil
 	}
@@ -41,14 +42,27 @@ func To[T any](payload any) (T, error) {
 	case !ok:
 		return none, ErrOtherType
 	case string(bytes.TrimSpace(raw)) == "null":
-		return To[T](nil)
+		return To[T](nil, strict)
 	}
 	decoded := new(T)
-	decode := json.Unmarshal
-	if hasUntyped(want) {
-		decode = unmarshalExactly
+	var err error
+	switch exact := hasUntyped(want); {
+	case strict:
+		err = decodeWith(raw, decoded, func(in *json.Decoder) {
+			in.DisallowUnknownFields()
+			if exact {
+				in.UseNumber()
+			}
+		})
+	case exact:
+		err = unmarshalExactly(raw, decoded)
+	default:
+		err = json.Unmarshal(raw, decoded)
 	}
-	if err := decode(raw, decoded); err != nil {
+	if err == nil && isZero(reflect.ValueOf(decoded)) { // most often something fits, and nothing needs to be looked at
+		err = noMemberFits(raw, want)
+	}
+	if err != nil {
 		return none, err
 	}
 	return *decoded, nil
@@ -79,11 +93,24 @@ func (e *exactDecoder) UnmarshalJSON(data []byte) error {
 	return unmarshalExactly(data, e.pointer)
 }
 
+// isZero reports whether what a pointer points to, through further pointers, is the zero value of its type.
+func isZero(v reflect.Value) bool {
+	for v.Kind() == reflect.Pointer && !v.IsNil() {
+		v = v.Elem()
+	}
+	return v.IsZero()
+}
+
 // unmarshalExactly is json.Unmarshal, but numbers that it stores in interfaces become a
-// json.Number: a float64 would lose digits. It copies the data, which json.Unmarshal does not.
+// json.Number: a float64 would lose digits.
 func unmarshalExactly(data []byte, pointer any) error {
+	return decodeWith(data, pointer, (*json.Decoder).UseNumber)
+}
+
+// decodeWith is json.Unmarshal with a setting of a Decoder. It copies the data, which json.Unmarshal does not.
+func decodeWith(data []byte, pointer any, set func(*json.Decoder)) error {
 	in := json.NewDecoder(bytes.NewReader(data))
-	in.UseNumber()
+	set(in)
 	err := in.Decode(pointer)
 	if err == nil && len(bytes.TrimSpace(data[in.InputOffset():])) == 0 {
 		return nil
