@@ -206,11 +206,11 @@ func (k *kit) end(t testing.TB) {
 // letters that the test did not expect.
 func (k *kit) endStored(t testing.TB, limit time.Duration) []eventbus.DeadLetter {
 	t.Helper()
-	begun := time.Now()
+	begun, as := time.Now(), settled{held: true} // what is held is reported at once
 	poll(limit, func() bool {
 		m := k.bus.Metrics()
-		idle := m.Workers == 0 && unsettledInMemory(m.Ledger) == 0 && m.Store.Waiting == 0
-		return isSettled(k.bus) || idle && time.Since(begun) >= leakGrace // the bus was not started
+		idle := m.Workers == 0 && as.inMemory(m.Ledger) == 0 && m.Store.Waiting == 0
+		return as.is(k.bus) || idle && time.Since(begun) >= leakGrace // the bus was not started
 	})
 	m := k.bus.Metrics()
 	if m.Store.Unsettled()+m.Store.Incoming > 0 && !k.allows(eventbus.ReasonShutdown) {

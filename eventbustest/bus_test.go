@@ -224,7 +224,7 @@ func TestNew_WhatIsHeldOrForLaterIsUnfinished(t *testing.T) {
 			publish(t, bus, "order.placed", nil)
 			_, err := bus.Publish(context.Background(), "order.placed", nil, eventbus.After(time.Hour))
 			require.NoError(t, err)
-			eventbustest.WaitSettled(t, bus) // does not wait for them
+			eventbustest.WaitSettled(t, bus, eventbustest.HeldIsSettled())
 			return bus
 		}
 		oneFailure(t, func(t testing.TB) { leave(t) }, "2 events unfinished", "held, paused or scheduled", "AllowDeadLetters")

@@ -106,6 +106,13 @@ func (r *Recorder) Deliveries() []Delivery {
 	return r.matching(func(*recorded) bool { return true })
 }
 
+// Len returns the number of deliveries, those that run included.
+func (r *Recorder) Len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.deliveries)
+}
+
 // ByType returns the deliveries of events of exactly this type.
 func (r *Recorder) ByType(eventType string) []Delivery {
 	return r.matching(func(d *recorded) bool { return d.Event.Type == eventType })

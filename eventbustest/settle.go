@@ -10,12 +10,12 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-// WaitSettled returns when no event of the bus is queued, running, throttled or waiting for a
-// retry, and the ledger balances. It does not wait for held or scheduled events, nor for
-// abandoned handlers.
+// WaitSettled returns when no event of the bus is queued, running, parked or waiting for a retry, and the
+// ledger balances. It does not wait for scheduled events, nor for abandoned handlers. With HeldIsSettled it
+// does not wait for held and snoozed deliveries.
 //
 // With a store, it also waits for the events that the bus has left to the store, and for those of
-// an earlier process: until no record is ready or waiting. It does not wait for deliveries to a
+// an earlier process: until no record is ready, waiting or parked. It does not wait for deliveries to a
 // subscription that does not exist.
 //
 // It waits up to 10 seconds, or until a second before the test binary's timeout. Inside a
@@ -24,23 +24,40 @@ import (
 // sixtieth of the wait. Use a Recorder for exact times.
 //
 // Call it on the test's goroutine. In a handler it would wait for the handler's own dispatch.
-func WaitSettled(t testing.TB, bus *eventbus.Bus) {
+func WaitSettled(t testing.TB, bus *eventbus.Bus, opts ...SettledOption) {
 	t.Helper()
-	waitSettled(t, bus, patience(t))
+	waitSettled(t, bus, patience(t), settledFor(opts))
 }
 
 // WaitSettledWithin is WaitSettled with another limit. The wait ends at the latest a second before
 // the test binary's timeout.
-func WaitSettledWithin(t testing.TB, bus *eventbus.Bus, limit time.Duration) {
+func WaitSettledWithin(t testing.TB, bus *eventbus.Bus, limit time.Duration, opts ...SettledOption) {
 	t.Helper()
-	waitSettled(t, bus, untilDeadline(t, limit))
+	waitSettled(t, bus, untilDeadline(t, limit), settledFor(opts))
 }
 
-func waitSettled(t testing.TB, bus *eventbus.Bus, limit time.Duration) {
+// SettledOption is an option of WaitSettled, WaitSettledWithin and AdvanceUntilSettled.
+type SettledOption func(*settled)
+
+// HeldIsSettled makes held and snoozed deliveries count as settled: the bus does not continue them until an operator, a circuit
+// or the time of the snooze lets it.
+func HeldIsSettled() SettledOption { return func(s *settled) { s.held = true } }
+
+// settled says what counts as settled.
+type settled struct{ held bool }
+
+func settledFor(opts []SettledOption) (s settled) {
+	for _, o := range opts {
+		o(&s)
+	}
+	return s
+}
+
+func waitSettled(t testing.TB, bus *eventbus.Bus, limit time.Duration, as settled) {
 	t.Helper()
 	requireUsable(t, bus)
-	if !poll(limit, func() bool { return isSettled(bus) }) {
-		t.Fatalf("%s", unsettledText(bus.Metrics(), limit))
+	if !poll(limit, func() bool { return as.is(bus) }) {
+		t.Fatalf("%s", as.otherwiseText(bus.Metrics(), limit))
 	}
 }
 
@@ -54,25 +71,25 @@ type Clock interface {
 // defines it. It advances by up to a day, in steps that grow to a sixteenth of the time advanced.
 // For exact times, advance the clock in the test or use testing/synctest.
 //
-// It advances the clock only while all unsettled events wait for retries. It waits for running
+// It advances the clock only while all unsettled events are held, snoozed or wait for retries. It waits for running
 // handlers in real time, up to 10 seconds, because advancing the clock could exceed their
 // timeouts. If a handler itself waits for the clock, the test must advance it.
-func AdvanceUntilSettled(t testing.TB, bus *eventbus.Bus, clock Clock) {
+func AdvanceUntilSettled(t testing.TB, bus *eventbus.Bus, clock Clock, opts ...SettledOption) {
 	t.Helper()
 	requireUsable(t, bus)
 	if clock == nil {
 		t.Fatalf("eventbustest.AdvanceUntilSettled: the clock is nil; without a mock clock use WaitSettled")
 	}
-	limit := patience(t)
+	limit, as := patience(t), settledFor(opts)
 	for advanced := time.Duration(0); ; {
-		if !poll(limit, func() bool { return isSettled(bus) || isWaiting(bus) }) {
-			t.Fatalf("%s", unsettledText(bus.Metrics(), limit))
+		if !poll(limit, func() bool { return as.is(bus) || as.isLater(bus) }) {
+			t.Fatalf("%s", as.otherwiseText(bus.Metrics(), limit))
 		}
-		if isSettled(bus) {
+		if as.is(bus) {
 			return
 		}
 		if advanced >= virtualPatience {
-			t.Fatalf("%s", unsettledText(bus.Metrics(), advanced))
+			t.Fatalf("%s", as.otherwiseText(bus.Metrics(), advanced))
 		}
 		step := max(10*time.Millisecond, advanced/16)
 		clock.Add(step)
@@ -80,23 +97,38 @@ func AdvanceUntilSettled(t testing.TB, bus *eventbus.Bus, clock Clock) {
 	}
 }
 
-// isSettled reads the ledger twice. An event that moves while one ledger is read can be missed
+// is reports whether the bus is settled. It reads the ledger twice. An event that moves while one ledger is read can be missed
 // there, but then the two ledgers differ.
-func isSettled(bus *eventbus.Bus) bool {
+func (s settled) is(bus *eventbus.Bus) bool {
 	m := bus.Metrics()
 	current := m.StoreError == "" || m.Ledger.Closed
-	return current && unsettled(m) == 0 && !m.Behind && m.Ledger.Balanced() && bus.Metrics().Ledger == m.Ledger
+	return current && s.unsettled(m) == 0 && !m.Behind && m.Ledger.Balanced() && bus.Metrics().Ledger == m.Ledger
 }
 
-// unsettled counts the dispatches that the bus continues without a directive. A dispatch
-// that is in memory and in the store counts twice.
-func unsettled(m eventbus.Metrics) int64 {
+// unsettled counts the dispatches that are not settled. A dispatch that is in memory and in the store counts twice.
+func (s settled) unsettled(m eventbus.Metrics) int64 {
 	stored := storeStats(m)
-	return unsettledInMemory(m.Ledger) + stored.Ready + stored.Waiting + stored.Incoming
+	return s.inMemory(m.Ledger) + stored.Ready + stored.Waiting + stored.Incoming + s.parked(m)
 }
 
-func unsettledInMemory(l eventbus.Ledger) int64 {
-	return l.Queued + l.Running + l.Waiting + l.Throttled + l.Recording
+func (s settled) inMemory(l eventbus.Ledger) int64 {
+	n := l.Queued + l.Running + l.Waiting + l.Throttled + l.Recording
+	if !s.held {
+		n += l.Held + l.Snoozed
+	}
+	return n
+}
+
+// parked returns the number of deliveries that the store has parked for subscriptions of the bus, unless they count as settled.
+func (s settled) parked(m eventbus.Metrics) int64 {
+	n := storeStats(m).Parked
+	for _, missing := range m.Orphaned {
+		n -= missing
+	}
+	if s.held {
+		n = 0
+	}
+	return max(n, 0)
 }
 
 // storeStats returns what the store has. It is zero for a bus in memory or after Shutdown.
@@ -107,22 +139,26 @@ func storeStats(m eventbus.Metrics) driver.Stats {
 	return *m.Store
 }
 
-// isWaiting reports whether all unsettled dispatches wait for retries.
-func isWaiting(bus *eventbus.Bus) bool {
+// isLater reports whether all unsettled dispatches wait for a time.
+func (s settled) isLater(bus *eventbus.Bus) bool {
 	m := bus.Metrics()
-	stored := storeStats(m)
-	return m.Ledger.Waiting == unsettledInMemory(m.Ledger) && stored.Ready+stored.Incoming == 0 && !m.Behind && m.Ledger.Waiting+stored.Waiting > 0
+	l, stored := m.Ledger, storeStats(m)
+	later := l.Waiting
+	if !s.held {
+		later += l.Held + l.Snoozed
+	}
+	return later == s.inMemory(l) && stored.Ready+stored.Incoming == 0 && !m.Behind && later+stored.Waiting+s.parked(m) > 0
 }
 
-func unsettledText(m eventbus.Metrics, limit time.Duration) string {
+func (s settled) otherwiseText(m eventbus.Metrics, limit time.Duration) string {
 	l := m.Ledger
 	var b strings.Builder
-	fmt.Fprintf(&b, "eventbustest: not settled after %s: %d queued, %d running, %d waiting for a retry, %d throttled\n",
-		limit, l.Queued, l.Running, l.Waiting, l.Throttled)
+	fmt.Fprintf(&b, "eventbustest: not settled after %s: %d queued, %d running, %d waiting for a retry, %d throttled, %d held, %d snoozed\n",
+		limit, l.Queued, l.Running, l.Waiting, l.Throttled, l.Held, l.Snoozed)
 	if stored := storeStats(m); stored.Ready+stored.Waiting+stored.Incoming > 0 {
 		fmt.Fprintf(&b, "  the store has %d ready and %d waiting for a retry, those in memory included, and %d incoming\n",
 			stored.Ready, stored.Waiting, stored.Incoming)
-		if m.Workers == 0 && unsettledInMemory(l) == 0 {
+		if m.Workers == 0 && s.inMemory(l) == 0 {
 			b.WriteString("  nothing takes events from the store; is the bus started?\n")
 		}
 	}
@@ -141,7 +177,10 @@ func unsettledText(m eventbus.Metrics, limit time.Duration) string {
 	if l.Throttled > 0 {
 		b.WriteString("  throttled: at the concurrency limit of a subscription; a running handler has to return first\n")
 	}
-	if unsettled(m) == 0 && !l.Balanced() {
+	if !s.held && l.Held+l.Snoozed+s.parked(m) > 0 {
+		b.WriteString("  held or snoozed: " + heldText(m) + "; if the test means that, use HeldIsSettled()\n")
+	}
+	if s.unsettled(m) == 0 && !l.Balanced() {
 		b.WriteString("  " + unbalancedText(l) + "\n")
 	}
 	for _, s := range m.Subscriptions {
@@ -152,4 +191,18 @@ func unsettledText(m eventbus.Metrics, limit time.Duration) string {
 	}
 	fmt.Fprintf(&b, "  ledger: %+v\n", l)
 	return b.String()
+}
+
+// heldText names the subscriptions that are shut.
+func heldText(m eventbus.Metrics) string {
+	var shut []string
+	for _, sub := range m.Subscriptions {
+		if sub.ShutBy != "" {
+			shut = append(shut, fmt.Sprintf("%s is shut (%s)", sub.Subscription, sub.ShutBy))
+		}
+	}
+	if len(shut) == 0 {
+		return "they wait for a destination, or until their handlers want them again"
+	}
+	return strings.Join(shut, ", ")
 }

@@ -70,7 +70,7 @@ func TestStore_WaitSettledLeavesWhatTheStoreKeeps(t *testing.T) {
 		require.NoError(t, first.Subscription("gone").Pause())
 		publish(t, first, "order.placed", nil)
 		begun := time.Now()
-		eventbustest.WaitSettled(t, first)
+		eventbustest.WaitSettled(t, first, eventbustest.HeldIsSettled())
 		require.NoError(t, first.Shutdown(t.Context()))
 
 		again := eventbustest.New(t, stored(t, model))

@@ -142,7 +142,7 @@ var allowedImports = map[string][]string{
 	"admin": {
 		modulePath, modulePath + "/internal/chart", modulePath + "/internal/linediff", modulePath + "/internal/texts",
 	},
-	"eventbustest":    {modulePath, modulePath + "/driver", modulePath + "/internal/errchain"},
+	"eventbustest":    {modulePath, modulePath + "/driver", modulePath + "/internal/errchain", modulePath + "/storetest"},
 	"retryspec":       {modulePath, modulePath + "/internal/names"},
 	"retryspec/check": {modulePath + "/retryspec"},
 	"storetest":       {modulePath + "/driver", modulePath + "/internal/uuid7", "github.com/stretchr/testify/require"},
