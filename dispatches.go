@@ -56,9 +56,11 @@ const (
 
 // DispatchInfo describes a dispatch that has not settled.
 type DispatchInfo struct {
-	Event     EventID       `json:"event_id"`
-	Type      string        `json:"event_type"`
-	Key       string        `json:"key,omitempty"`
+	Event EventID `json:"event_id"`
+	Type  string  `json:"event_type"`
+	Key   string  `json:"key,omitempty"`
+	// Payload is the event's, as handlers get it, if DispatchQuery.Payloads asks for it.
+	Payload   any           `json:"payload,omitempty"`
 	Published time.Time     `json:"published"` // in UTC
 	State     DispatchState `json:"state"`
 	// Subscription is the next one in the dispatch's order: the one whose handler runs, at whose door
@@ -120,6 +122,7 @@ func (b *Bus) Event(ctx context.Context, id EventID) (EventStatus, error) {
 	if err != nil {
 		return EventStatus{}, fmt.Errorf("Event(%s): %w", id, err)
 	}
+	withoutPayloads(status.Dispatches)
 	return status, nil
 }
 
@@ -288,7 +291,7 @@ func (v *views) describeCall(c *call) DispatchInfo {
 
 func (v *views) describeFixed(d *dispatch, next int32) DispatchInfo {
 	i := DispatchInfo{
-		Event: d.id, Type: d.to.eventType, Key: d.key, Published: d.published(v.time), Replays: int(d.replay().count),
+		Event: d.id, Type: d.to.eventType, Key: d.key, Payload: d.payload, Published: d.published(v.time), Replays: int(d.replay().count),
 		Targets: make([]string, 0, len(d.to.subscriptions)-int(next)),
 	}
 	for _, s := range d.to.subscriptions[next:] {
@@ -318,7 +321,7 @@ func (v *views) describeRecords(records []*record, found map[*dispatch]DispatchI
 
 func (v *views) describeRecord(r *record) DispatchInfo {
 	i := DispatchInfo{
-		Event: EventID(r.ID), Type: r.Type, Key: r.Key, Published: r.Published, Targets: r.Targets, Due: r.Due, InStore: !r.Leased,
+		Event: EventID(r.ID), Type: r.Type, Key: r.Key, Payload: v.config.encoded(r.Payload), Published: r.Published, Targets: r.Targets, Due: r.Due, InStore: !r.Leased,
 		State: [...]DispatchState{DispatchQueued, DispatchWaiting, DispatchScheduled, DispatchParked}[r.State],
 	}
 	if r.incoming {

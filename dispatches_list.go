@@ -25,6 +25,9 @@ type DispatchQuery struct {
 	// Key matches the key of the event. It cannot select events without a key.
 	Key string
 
+	// Payloads adds the payloads, which the bus leaves out otherwise: for tests, and for tools whose users may see them.
+	Payloads bool
+
 	// Limit is the size of a page: 100 if it is 0, at most 10,000.
 	Limit int
 	// After is the Next of the previous page.
@@ -62,7 +65,16 @@ func (b *Bus) Dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, er
 	if page.Dispatches == nil {
 		page.Dispatches = []DispatchInfo{} // in JSON, a list
 	}
+	if !q.Payloads {
+		withoutPayloads(page.Dispatches)
+	}
 	return page, nil
+}
+
+func withoutPayloads(all []DispatchInfo) {
+	for i := range all {
+		all[i].Payload = nil
+	}
 }
 
 func (v *views) dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, error) {

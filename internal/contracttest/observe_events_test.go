@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -388,4 +389,34 @@ func TestO6_CallsThatCannotProceed(t *testing.T) {
 	}
 	_, err := bus.Event(t.Context(), id)
 	require.ErrorIs(t, err, eventbus.ErrUnknownEvent)
+}
+
+// A dispatch has its payload if the query asks for it: what a test looks for that publishes in a transaction or for later.
+func TestO6_DispatchesHaveTheirPayloadsWhenAsked(t *testing.T) {
+	onBothEncoded(t, func(t *testing.T, bus *eventbus.Bus) {
+		sub := mustSubscribe(t, bus, "*", ok, eventbus.Named("mail"))
+		require.NoError(t, sub.Pause())
+		later := mustPublish(t, bus, "order.reminder", placed{1, 2}, eventbus.After(time.Hour))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "order.placed", placed{3, 4})
+		synctest.Wait()
+		page, err := bus.Dispatches(t.Context(), eventbus.DispatchQuery{})
+		require.NoError(t, err)
+		require.Len(t, page.Dispatches, 2)
+		for _, d := range page.Dispatches {
+			require.Nil(t, d.Payload)
+		}
+		status, err := bus.Event(t.Context(), later)
+		require.NoError(t, err)
+		require.Nil(t, status.Dispatches[0].Payload)
+
+		page, err = bus.Dispatches(t.Context(), eventbus.DispatchQuery{Type: "order.reminder", Payloads: true})
+		require.NoError(t, err)
+		require.Len(t, page.Dispatches, 1)
+		require.Equal(t, json.RawMessage(`{"Order":1,"Total":2}`), page.Dispatches[0].Payload)
+		page, err = bus.Dispatches(t.Context(), eventbus.DispatchQuery{State: eventbus.DispatchParked, Payloads: true})
+		require.NoError(t, err)
+		require.Len(t, page.Dispatches, 1)
+		require.Equal(t, json.RawMessage(`{"Order":3,"Total":4}`), page.Dispatches[0].Payload)
+	})
 }
