@@ -12,7 +12,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/surebus/eventbus/internal/errchain"
+	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/pace"
 )
 
@@ -357,6 +360,23 @@ func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (report Purge
 		o.report(len(letters), done)
 	}
 	return report, nil
+}
+
+// retentionPause is the time between two purges by age.
+const retentionPause = time.Hour
+
+// purgeByAge purges what WithLetterRetention does not keep, until ctx ends.
+func (op *operators) purgeByAge(ctx context.Context) {
+	why := fmt.Sprintf("older than %v (WithLetterRetention)", op.config.retention)
+	for again := true; again; again = op.time.Sleep(ctx, retentionPause) {
+		if !op.journal.dispatches() || op.halts.Has(halt.Lost) {
+			continue // the bus with the lease does it
+		}
+		until := op.time.Aged().Add(-op.config.retention)
+		if _, err := op.DLQ().PurgeUntil(ctx, until, By("retention"), Because(why)); err != nil && ctx.Err() == nil {
+			op.log.Warn("dead letters were not purged by age", zap.Duration("retention", op.config.retention), zap.Error(err))
+		}
+	}
 }
 
 // bulk validates the arguments of a bulk operation.

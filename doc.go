@@ -77,7 +77,7 @@
 //
 // Options of a bus, for [New]:
 //
-//   - Capacity: [WithConcurrency], [WithQueueCapacity], [RefuseWhenFull], [WithDeadLetterCapacity]
+//   - Capacity: [WithConcurrency], [WithQueueCapacity], [RefuseWhenFull], [WithDeadLetterCapacity], [WithLetterRetention]
 //   - Handlers: [WithTimeout], [WithIsolation], [WithMiddleware]
 //   - Failures: [WithRetry], [WithRetryRules], [WithErrorName], [WithErrorTypeName], [WithCircuit]
 //   - Payloads: [WithCodec], [WithEncodedPayloads], [WithPayloadLimit]

@@ -43,6 +43,9 @@ func (b *Bus) Start(ctx context.Context) error {
 	if err := b.lifecycle.start(ctx); err != nil {
 		return fmt.Errorf("Start: %w", err)
 	}
+	if b.config.retention > 0 {
+		b.lifecycle.whileRunning(b.operators.purgeByAge)
+	}
 	return nil
 }
 
@@ -145,8 +148,11 @@ type lifecycle struct {
 	ending   atomic.Bool       // Shutdown has been called; set under mu
 	reminder timeline.Reminder // to call Start
 
-	leaving chan struct{} // closed when ending has been set
-	closed  chan struct{} // closed when Shutdown is done, or has given up
+	leaving chan struct{}   // closed when ending has been set
+	until   context.Context // it ends with leaving
+	leave   context.CancelFunc
+	tasks   sync.WaitGroup // of whileRunning; Add under mu, before ending
+	closed  chan struct{}  // closed when Shutdown is done, or has given up
 
 	mu          sync.Mutex    // guards the following
 	cause       error         // of the cut
@@ -160,7 +166,18 @@ func newLifecycle(b *Bus) *lifecycle {
 	if !b.config.tool {
 		b.halts.Set(halt.Unstarted)
 	}
-	return &lifecycle{Bus: b, leaving: make(chan struct{}), closed: make(chan struct{})}
+	lc := &lifecycle{Bus: b, leaving: make(chan struct{}), closed: make(chan struct{})}
+	lc.until, lc.leave = context.WithCancel(context.Background())
+	return lc
+}
+
+// whileRunning calls run on a goroutine, unless Shutdown has begun. The context ends when it begins, and it waits for run.
+func (lc *lifecycle) whileRunning(run func(ctx context.Context)) {
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	if !lc.ending.Load() {
+		lc.tasks.Go(func() { run(lc.until) })
+	}
 }
 
 // beginEnd begins Shutdown, once.
@@ -176,6 +193,7 @@ func (lc *lifecycle) beginEnd() {
 	lc.registry.close()
 	lc.journal.unloads()
 	close(lc.leaving)
+	lc.leave()
 	lc.machine.pool.Refuse()
 	if !started {
 		lc.cut(ErrNotStarted) // before finish, which would dead-letter the same events without a cause
@@ -192,6 +210,7 @@ func (lc *lifecycle) awaitEnd() {
 
 // finish drains the bus, buries or leaves to the store what Shutdown does not wait for, and ends the goroutines.
 func (lc *lifecycle) finish() {
+	lc.tasks.Wait()
 	lc.journal.stop()
 	lc.ledger.idle.Await(lc.ledger.isDrained, nil, 0, nil, nil)
 	lc.awaitCut() // cut dead-letters the same dispatches

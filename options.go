@@ -64,6 +64,7 @@ type config struct {
 	refuse       bool
 	isolation    bool
 	deadLetters  int
+	retention    time.Duration // of dead letters; 0: for ever
 	middleware   []Middleware
 	metadataFrom []func(context.Context) map[string]string
 	contextFrom  func(context.Context) context.Context
@@ -208,6 +209,17 @@ func RefuseWhenFull() Option {
 // queue.
 func WithIsolation() Option {
 	return option(func(c *config) { c.isolation = true })
+}
+
+// WithLetterRetention purges the dead letters that died longer ago than an age, at Start and once an hour: at least 1 h. Without
+// the option, letters stay until they are purged, or evicted (WithDeadLetterCapacity). The bus purges as PurgeUntil does, by
+// "retention", with an entry in the audit if there was a letter. Of several buses on one store, the one with the lease purges. After
+// a step of the clock it purges nothing for an hour. A purge that fails is a warning, and is repeated after an hour.
+func WithLetterRetention(age time.Duration) Option {
+	return option(func(c *config) {
+		c.refuseIf(age < time.Hour, "WithLetterRetention", age, "must be at least 1h, since letters are purged once an hour; leave the option out to keep them")
+		c.retention = age
+	})
 }
 
 // WithDeadLetterCapacity sets how many dead letters memory keeps: 10,000 by default, at least 1. A
