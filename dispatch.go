@@ -58,6 +58,7 @@ type origin struct {
 	order    EventID // see orderID
 	due      *due    // of a scheduled event; nil if it was not scheduled
 	given    bool    // the publisher chose the id, or may have to repeat it: it is remembered
+	once     idempotency
 	replay   *replay
 	row      *row // nil without a store; the only field that changes later
 }
@@ -121,7 +122,7 @@ func (d *dispatch) event(t *timeline.Timeline) (e Event) {
 func (d *dispatch) putEvent(e *Event, t *timeline.Timeline) {
 	e.ID, e.Type, e.Payload, e.Key, e.Time = d.id, d.to.eventType, d.payload, d.key, d.published(t)
 	if d.origin != nil {
-		e.Metadata = d.origin.metadata
+		e.Metadata, e.IdempotencyKey = d.origin.metadata, d.origin.once.key
 	}
 }
 

@@ -59,6 +59,8 @@ type DispatchInfo struct {
 	Event EventID `json:"event_id"`
 	Type  string  `json:"event_type"`
 	Key   string  `json:"key,omitempty"`
+	// IdempotencyKey is that of the event, or empty.
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
 	// Payload is the event's, as handlers get it, if DispatchQuery.Payloads asks for it.
 	Payload   any           `json:"payload,omitempty"`
 	Published time.Time     `json:"published"` // in UTC
@@ -291,7 +293,7 @@ func (v *views) describeCall(c *call) DispatchInfo {
 
 func (v *views) describeFixed(d *dispatch, next int32) DispatchInfo {
 	i := DispatchInfo{
-		Event: d.id, Type: d.to.eventType, Key: d.key, Payload: d.payload, Published: d.published(v.time), Replays: int(d.replay().count),
+		Event: d.id, Type: d.to.eventType, Key: d.key, IdempotencyKey: d.from().once.key, Payload: d.payload, Published: d.published(v.time), Replays: int(d.replay().count),
 		Targets: make([]string, 0, len(d.to.subscriptions)-int(next)),
 	}
 	for _, s := range d.to.subscriptions[next:] {
@@ -321,7 +323,7 @@ func (v *views) describeRecords(records []*record, found map[*dispatch]DispatchI
 
 func (v *views) describeRecord(r *record) DispatchInfo {
 	i := DispatchInfo{
-		Event: EventID(r.ID), Type: r.Type, Key: r.Key, Payload: v.config.encoded(r.Payload), Published: r.Published, Targets: r.Targets, Due: r.Due, InStore: !r.Leased,
+		Event: EventID(r.ID), Type: r.Type, Key: r.Key, IdempotencyKey: r.IdempotencyKey, Payload: v.config.encoded(r.Payload), Published: r.Published, Targets: r.Targets, Due: r.Due, InStore: !r.Leased,
 		State: [...]DispatchState{DispatchQueued, DispatchWaiting, DispatchScheduled, DispatchParked}[r.State],
 	}
 	if r.incoming {

@@ -24,6 +24,8 @@ type DispatchQuery struct {
 	same         *names.Same
 	// Key matches the key of the event. It cannot select events without a key.
 	Key string
+	// IdempotencyKey matches that of the event.
+	IdempotencyKey string
 
 	// Payloads adds the payloads, which the bus leaves out otherwise: for tests, and for tools whose users may see them.
 	Payloads bool
@@ -119,7 +121,7 @@ func (q *DispatchQuery) matcher() (func(*dispatch) bool, error) {
 		return nil, err
 	}
 	return func(d *dispatch) bool {
-		return (q.Key == "" || q.Key == d.key) && (matchesType == nil || matchesType(d.to.eventType)) &&
+		return (q.Key == "" || q.Key == d.key) && (q.IdempotencyKey == "" || q.IdempotencyKey == d.from().once.key) && (matchesType == nil || matchesType(d.to.eventType)) &&
 			(q.Subscription == "" || slices.ContainsFunc(d.to.subscriptions, func(s *Subscription) bool { return s.id == q.Subscription || q.same.Has(s.id) }))
 	}, nil
 }
@@ -147,7 +149,7 @@ func (v *views) dispatchesInMemory(q DispatchQuery, after EventID, matches func(
 
 // storedDispatches returns a page of the store's records. exist is false without a store.
 func (v *views) storedDispatches(ctx context.Context, q DispatchQuery) (page DispatchPage, exist bool, err error) {
-	query := driver.RecordQuery{Key: q.Key, Targets: q.same.Of(q.Subscription), Limit: q.Limit}
+	query := driver.RecordQuery{Key: q.Key, IdempotencyKey: q.IdempotencyKey, Targets: q.same.Of(q.Subscription), Limit: q.Limit}
 	if state, ok := recordStates[q.State]; ok {
 		query.States = []driver.State{state}
 	}

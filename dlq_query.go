@@ -30,6 +30,8 @@ type LetterQuery struct {
 	Event EventID `json:"event,omitzero"`
 	// Key matches the key of the event. It cannot select events without a key.
 	Key string `json:"key,omitzero"`
+	// IdempotencyKey matches that of the event.
+	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	// MetadataName selects events whose metadata has this name, with the value MetadataValue. If
 	// MetadataValue is empty, any value matches.
 	MetadataName  string `json:"metadata_name,omitzero"`
@@ -98,7 +100,7 @@ func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, err
 	if f.same, err = q.bus.operators.namesOf(ctx, query.Subscription); err != nil {
 		return nil, err
 	}
-	key := checkKey(query.Key)
+	key, once := checkKey(query.Key), checkKey(query.IdempotencyKey)
 	name, _ := texts.Problem(query.MetadataName, maxName)
 	switch {
 	case query.Reason != "" && !slices.Contains(reasons, query.Reason):
@@ -113,6 +115,8 @@ func (q *DLQ) filter(ctx context.Context, query LetterQuery) (*letterFilter, err
 		return refuse("PublishedSince", query.PublishedSince, "must not be after PublishedUntil")
 	case key != "":
 		return refuse("Key", shorten(query.Key), key)
+	case once != "":
+		return refuse("IdempotencyKey", shorten(query.IdempotencyKey), once)
 	case name != "":
 		return refuse("MetadataName", shorten(query.MetadataName), name+"; copy it from a letter")
 	case query.MetadataName == "" && query.MetadataValue != "":
@@ -144,7 +148,7 @@ func (f *letterFilter) stored(limit int) driver.LetterQuery {
 	if f.pattern != nil {
 		q.Type = f.pattern.Match
 	}
-	if f.Error != "" || f.MetadataName != "" {
+	if f.Error != "" || f.MetadataName != "" || f.IdempotencyKey != "" {
 		q.Parts = f.matchesParts
 	}
 	return q
@@ -153,14 +157,17 @@ func (f *letterFilter) stored(limit int) driver.LetterQuery {
 // matchesParts compares the encoded parts of a letter.
 func (f *letterFilter) matchesParts(details, failures []byte) (bool, error) {
 	var l DeadLetter
-	if f.MetadataName != "" {
+	if f.MetadataName != "" || f.IdempotencyKey != "" {
 		var of struct {
-			Event struct{ Metadata EventMetadata }
+			Event struct {
+				Metadata       EventMetadata
+				IdempotencyKey string `json:"idempotency_key"`
+			}
 		}
 		if err := json.Unmarshal(details, &of); err != nil {
 			return false, err
 		}
-		l.Event.Metadata = of.Event.Metadata
+		l.Event.Metadata, l.Event.IdempotencyKey = of.Event.Metadata, of.Event.IdempotencyKey
 	}
 	if f.Error != "" {
 		if err := json.Unmarshal(failures, &l.Failures); err != nil {
@@ -210,7 +217,7 @@ func (f *letterFilter) labels() letters.Labels {
 // compares reports whether a letter with the labels may not match.
 func (f *letterFilter) compares() bool {
 	return f.pattern != nil || f.Error != "" || !f.Since.IsZero() || f.bounded ||
-		f.same != nil || !f.PublishedSince.IsZero() || !f.PublishedUntil.IsZero() || f.MetadataName != ""
+		f.same != nil || !f.PublishedSince.IsZero() || !f.PublishedUntil.IsZero() || f.MetadataName != "" || f.IdempotencyKey != ""
 }
 
 // matches reports whether a letter with the labels matches the other fields of the filter.
@@ -223,9 +230,9 @@ func (f *letterFilter) matches(l *DeadLetter) bool {
 		(f.pattern == nil || f.pattern.Match(l.Event.Type)) && f.matchesTexts(l)
 }
 
-// matchesTexts compares metadata and the texts of failures.
+// matchesTexts compares the idempotency key, metadata and the texts of failures.
 func (f *letterFilter) matchesTexts(l *DeadLetter) bool {
-	return (f.MetadataName == "" || f.matchesMetadata(l.Event.Metadata)) &&
+	return (f.IdempotencyKey == "" || f.IdempotencyKey == l.Event.IdempotencyKey) && (f.MetadataName == "" || f.matchesMetadata(l.Event.Metadata)) &&
 		(f.Error == "" || slices.ContainsFunc(l.Failures, func(x Failure) bool { return strings.Contains(x.Error, f.Error) }))
 }
 

@@ -100,7 +100,7 @@ func (m *machine) dispatchOf(l *keptLetter, r *replaying) (*dispatch, error) {
 	}
 	d := &dispatch{
 		id: l.Event.ID, payload: l.Event.Payload, to: to, key: l.Event.Key, wall: now.Wall,
-		origin: &origin{metadata: l.Event.Metadata, order: l.order(), replay: again},
+		origin: &origin{metadata: l.Event.Metadata, order: l.order(), replay: again, once: idempotency{key: l.Event.IdempotencyKey, known: true}},
 	}
 	if l.Due.After(now.UTC) {
 		d.origin.due = &due{nanos: now.Point(l.Due), at: l.Due}

@@ -96,7 +96,7 @@
 //
 // Options of a publication, for [Bus.Publish], [Bus.PublishAndWait], [Bus.PublishTx] and [Publication]:
 //
-//   - Order and identity: [Key], [ID]
+//   - Order and identity: [Key], [ID], [IdempotencyKey], [KeepFor]
 //   - Time: [After], [At]
 //   - Metadata: [Metadata]
 //

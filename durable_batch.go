@@ -59,9 +59,7 @@ func (j *durable) batchOf(c *change) *changeBatch {
 	switch c.kind {
 	case toAccept:
 		for _, d := range c.all() {
-			if d.from().given {
-				r.batch.Remember = append(r.batch.Remember, j.remembered(d, now.UTC))
-			}
+			r.batch.Remember = append(r.batch.Remember, j.remembered(d, now.UTC)...)
 			r.insertEvent(d)
 		}
 	case toReplay:
@@ -133,7 +131,11 @@ func (r *changeBatch) leave() {
 		record := r.bus.durable.encodeIncoming(b, d, r.change.kind == toAccept)
 		b.Leave = append(b.Leave, &driver.Incoming{Record: record, Codec: r.bus.config.codecName()})
 		if r.change.kind == toAccept {
-			b.Remember = append(b.Remember, r.bus.durable.remembered(d, b.Now))
+			entries := r.bus.durable.remembered(d, b.Now)
+			if !d.from().given {
+				entries = append(entries, r.bus.durable.rememberedID(d, b.Now))
+			}
+			b.Remember = append(b.Remember, entries...)
 		}
 	}
 }
@@ -178,7 +180,7 @@ func (r *changeBatch) settle() {
 		r.batch.bury(&r.change.letter.DeadLetter)
 	}
 	if r.change.outcome == Cancelled && d.from().replay == nil { // a handler may have had the event of a replay
-		r.batch.Forget = []driver.Dedupe{eventIDEntry(d.id)}
+		r.batch.Forget = entriesToForget(d.id, d.to.eventType, d.from().once.key)
 	}
 	r.batch.Deferrable = r.change.outcome == Handled && !r.bus.durable.isAwaited(d)
 }

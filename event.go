@@ -38,6 +38,8 @@ type Event struct {
 	Key string `json:"key,omitempty"`
 	// Metadata has the names and values of the Metadata options and of WithMetadataFrom.
 	Metadata EventMetadata `json:"metadata,omitzero"`
+	// IdempotencyKey is that of the option, or empty. Replays of the event have it, too.
+	IdempotencyKey string `json:"idempotency_key,omitempty"`
 	// Time is when Publish was called, in UTC. Under load it is up to a millisecond early, and earlier
 	// still if the bus finds no free processor to read the clock.
 	Time time.Time `json:"time"`
@@ -287,6 +289,7 @@ type publication struct {
 	key      string
 	id       EventID
 	given    bool
+	once     idempotency
 	when     *dueOption // nil: due now
 	err      error      // of the first invalid option
 }
@@ -383,23 +386,6 @@ func checkKey(key string) string {
 		reason += "; use a digest of it"
 	}
 	return reason
-}
-
-// ID sets the event's id. It is an idempotency key: if you do not know whether a Publish succeeded,
-// repeat it with the same id. For a known id with the same type and key, Publish returns the id and
-// dispatches nothing. With another type or key it returns ErrDuplicateID. The bus knows the last
-// 100,000 ids that were set with ID, except those of cancelled events. A store knows them for
-// WithIdempotencyWindow, and compares the payload, too.
-//
-// The id must not be zero. NewEventID returns a new one. The last ID option applies.
-func ID(id EventID) PublishOption {
-	return func(p publication) publication {
-		if id.IsZero() {
-			return p.refuse(&EventError{Field: "id", Value: id.String(), Reason: "is zero; omit the option, or use NewEventID"})
-		}
-		p.id, p.given = id, true
-		return p
-	}
 }
 
 // After schedules an event: it is dispatched no earlier than d from now. Publish accepts it at

@@ -23,6 +23,23 @@ type incomingEvent struct {
 	record *record
 }
 
+// isNamed reports whether a remembered id or idempotency key is the event's.
+func (e incomingEvent) isNamed(known *driver.Dedupe) bool {
+	if known.Scope == "" {
+		return e.Given && e.Record.ID == known.Event
+	}
+	return e.remembersKey() && e.Record.Type == known.Scope && e.Record.IdempotencyKey == known.Key
+}
+
+// remembersKey reports whether the bus that takes the event in must remember its idempotency key.
+func (e incomingEvent) remembersKey() bool { return !e.Record.KeyExpires.IsZero() }
+
+// repeats reports whether the event has the id or the idempotency key of another one.
+func (e incomingEvent) repeats(other incomingEvent) bool {
+	x, y := e.Record, other.Record
+	return e.Given && x.ID == y.ID || e.remembersKey() && x.IdempotencyKey == y.IdempotencyKey && x.Type == y.Type
+}
+
 // decodeIncoming decodes an incoming event and checks it again: its publisher may have had other options, or be of another
 // version. invalid says what does not fit.
 func (j *durable) decodeIncoming(in *driver.Incoming) (e incomingEvent, invalid error) {
@@ -116,7 +133,7 @@ func (f *feeder) takeInPage(ctx context.Context, all []*driver.Incoming) (err er
 	}
 	for _, in := range all {
 		e, invalid := f.bus.durable.decodeIncoming(in)
-		again := slices.ContainsFunc(together, func(other incomingEvent) bool { return e.Given && other.Record.ID == e.Record.ID })
+		again := slices.ContainsFunc(together, func(other incomingEvent) bool { return e.repeats(other) })
 		if len(together) > 0 && (again || invalid != nil || e.record.replay != nil || together[0].record.replay != nil) {
 			if err := flush(); err != nil {
 				return err
@@ -177,7 +194,7 @@ func (f *feeder) takeInTogether(ctx context.Context, all []incomingEvent) error 
 		if !errors.As(err, &refused) || refused.Known == nil {
 			return err
 		}
-		i := slices.IndexFunc(all, func(e incomingEvent) bool { return e.Given && e.Record.ID == refused.Known.Event })
+		i := slices.IndexFunc(all, func(e incomingEvent) bool { return e.isNamed(refused.Known) })
 		if i < 0 {
 			return err
 		}
@@ -230,8 +247,9 @@ func (f *feeder) takeInOnce(ctx context.Context, all []incomingEvent) error {
 func (f *feeder) dropRepetition(ctx context.Context, e incomingEvent, known *driver.Dedupe) error {
 	j := f.bus.durable
 	d, _ := j.incoming(&e)
-	if j.remembered(d, known.Expires).Content != known.Content {
-		return f.buryIncoming(ctx, e, ReasonDuplicate, fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, d.id))
+	id := d.id
+	if err := j.repeats(d, known); err != nil {
+		return f.buryIncoming(ctx, e, ReasonDuplicate, err)
 	}
 	w := newBatch(j.time)
 	w.Accept = []driver.IncomingID{e.ID}
@@ -239,7 +257,7 @@ func (f *feeder) dropRepetition(ctx context.Context, e incomingEvent, known *dri
 		return err
 	}
 	j.repeated.Add(1)
-	j.inTx.forget(d.key, d.id)
+	j.inTx.forget(d.key, id)
 	return nil
 }
 

@@ -213,7 +213,7 @@ func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry,
 		j.machine.settle(d, Cancelled)
 	}
 	if forgets {
-		j.intake.given.forget(id)
+		j.intake.given.forget(cancelled[0])
 	}
 	audited(j.audits, j.report, audit)
 	j.ledger.checkDrained()

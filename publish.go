@@ -96,8 +96,11 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 	if len(batch) == 0 {
 		return ids, nil
 	}
-	if _, err := b.journal.accept(ctx, inside, dispatches[0], dispatches); err != nil {
+	if _, err := b.journal.accept(ctx, inside, dispatches[0], slices.Clone(dispatches)); err != nil {
 		return refuse(err)
+	}
+	for i, d := range dispatches {
+		ids[i] = d.id // a repetition of a key has the id of the first event
 	}
 	return ids, nil
 }
@@ -106,7 +109,7 @@ func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID,
 type intake struct {
 	*Bus
 
-	given     givenIDs
+	given     givenIDs     // and idempotency keys
 	quota     room.Quota   // of unsettled dispatches, with a store: WithMaxUnsettled
 	fullLines atomic.Int32 // doors with room != nil
 }
@@ -114,7 +117,7 @@ type intake struct {
 func newIntake(b *Bus) *intake {
 	return &intake{
 		Bus:   b,
-		given: givenIDs{known: dedupe.New[EventID, content](maxGivenIDs)},
+		given: givenIDs{aged: b.time.Aged, window: b.config.idempotency, known: dedupe.New[givenName, content](maxGivenIDs)},
 		quota: room.Quota{Most: int64(b.config.unsettled)},
 	}
 }
@@ -152,8 +155,8 @@ func (in *intake) prepare(ctx context.Context, from *call, inside bool, eventTyp
 			return nil, err
 		}
 		d.key, given = p.key, p.given
-		if p.metadata.Len() > 0 || given || p.when != nil {
-			d.origin = &origin{metadata: p.metadata, given: given}
+		if p.metadata.Len() > 0 || given || p.once.key != "" || p.when != nil {
+			d.origin = &origin{metadata: p.metadata, given: given, once: p.once}
 		}
 		if p.when != nil {
 			d.wall, d.origin.due = in.dueFrom(p.when)
@@ -227,15 +230,15 @@ func (in *intake) leave(counter *atomic.Int64) {
 	in.ledger.checkDrained()
 }
 
-// needs returns the number of places that dispatches take in the queue, whether some takes none, and whether a publisher
-// chose the id of some.
-func (o *opening) needs() (places int, unqueued, given bool) {
+// needs returns the number of places that dispatches take in the queue, whether some takes none, and whether the id or the
+// idempotency key of some is remembered.
+func (o *opening) needs() (places int, unqueued, remembered bool) {
 	for _, d := range o.all() {
 		n := d.queueRoom()
 		places += n
-		unqueued, given = unqueued || n == 0, given || d.from().given
+		unqueued, remembered = unqueued || n == 0, remembered || d.isRemembered()
 	}
-	return places, unqueued, given
+	return places, unqueued, remembered
 }
 
 // reserve blocks until the queue and the lines of the targets have room.
@@ -320,6 +323,9 @@ func (in *intake) publication(ctx context.Context, from *call, opts []PublishOpt
 		if p = o(p); p.err != nil {
 			return p, p.err
 		}
+	}
+	if p.once.key == "" && p.once.keep != 0 {
+		return p, &OptionError{Option: "KeepFor", Value: p.once.keep.String(), Reason: "needs IdempotencyKey: it says how long that is known"}
 	}
 	for _, f := range slices.Backward(in.config.metadataFrom) {
 		more := f(ctx)

@@ -2,43 +2,178 @@ package eventbus
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha1" //nolint:gosec // RFC 9562 demands it
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/dedupe"
 	"github.com/surebus/eventbus/internal/texts"
 )
 
+// ID sets the event's id. It is an idempotency key: if you do not know whether a Publish succeeded,
+// repeat it with the same id. For a known id with the same type and key, Publish returns the id and
+// dispatches nothing. With another type or key it returns ErrDuplicateID. The bus knows the last
+// 100,000 ids that were set with ID, except those of cancelled events. A store knows them for
+// WithIdempotencyWindow, and compares the payload, too.
+//
+// The id must not be zero. NewEventID returns a new one. The last ID option applies.
+func ID(id EventID) PublishOption {
+	return func(p publication) publication {
+		if id.IsZero() {
+			return p.refuse(&EventError{Field: "id", Value: id.String(), Reason: "is zero; omit the option, or use NewEventID; ChildID is zero outside a handler"})
+		}
+		p.id, p.given = id, true
+		return p
+	}
+}
+
+// IdempotencyKey makes the event happen once: the first event of a type with a key is accepted. Publish of another one with the
+// same type and key, whatever its payload, returns the id of the first and dispatches nothing, also while the first is being
+// accepted; PublishAndWait returns Repeated. If its Key differs, or ID gives it another id than the first has, it is an
+// ErrDuplicateID.
+//
+// The bus knows a key for WithIdempotencyWindow, or for KeepFor if that is longer, from when the first event was accepted. In
+// memory it knows the last 100,000 keys and ids; with a store all, and after a restart. Cancel of the first event makes its
+// key free. A refused event does not take its key.
+//
+// A key has 1 to 255 bytes of UTF-8 without control characters. The last IdempotencyKey option applies.
+func IdempotencyKey(key string) PublishOption {
+	return func(p publication) publication {
+		reason := checkKey(key)
+		if key == "" {
+			reason = "is empty; omit the option for an event without one"
+		}
+		if reason != "" {
+			return p.refuse(&EventError{Field: "idempotency key", Value: shorten(key), Reason: reason})
+		}
+		p.once.key = key
+		return p
+	}
+}
+
+// maxKeep is the largest duration of KeepFor.
+const maxKeep = 400 * 24 * time.Hour
+
+// KeepFor makes the bus know the event's IdempotencyKey for a duration, if that is longer than WithIdempotencyWindow: from 1 ms to
+// 400 days. Without IdempotencyKey it is an *OptionError.
+func KeepFor(d time.Duration) PublishOption {
+	return func(p publication) publication {
+		if d < time.Millisecond || d > maxKeep {
+			return p.refuse(&OptionError{Option: "KeepFor", Value: d.String(), Reason: "must be from 1ms to 9600h (400 days); omit the option for WithIdempotencyWindow"})
+		}
+		p.once.keep = d
+		return p
+	}
+}
+
+// DeriveID returns the id that follows from an id and a name: a UUID of version 5 (RFC 9562), the same each time. With the id of a
+// request, or of an event in another system, as the parent, a publication that is repeated has the same id.
+func DeriveID(parent EventID, name string) (id EventID) {
+	hash := sha1.New() //nolint:gosec // RFC 9562 demands it
+	_, _ = hash.Write(parent[:])
+	_, _ = io.WriteString(hash, name)
+	copy(id[:], hash.Sum(nil))
+	id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80
+	return id
+}
+
+// ChildID returns the id of an event that a handler publishes, for the option ID: it is the same each time that the handler handles
+// the event, also in a retry and after a crash, so the child is published once. It derives from the event, the name under which its
+// delivery to the subscription was recorded, the number of edits, and name, which tells several children apart. Outside a
+// handler it is the zero id, which ID refuses.
+func ChildID(ctx context.Context, name string) EventID {
+	c := callFrom(ctx)
+	if c == nil {
+		return EventID{}
+	}
+	d := c.dispatch
+	return DeriveID(d.id, fmt.Sprintf("%q %d %s", d.to.nameAt(c.target), d.replay().edits, name))
+}
+
+// idempotency is the idempotency key of an event. The zero value is none.
+type idempotency struct {
+	key  string
+	keep time.Duration // how long it is known at least; 0 for the window
+	// known is set if a batch has remembered the key: of an event from a store, and of a replay.
+	known bool
+}
+
+// isRemembered reports whether the publisher chose the event's id or its idempotency key: the bus remembers them.
+func (d *dispatch) isRemembered() bool {
+	o := d.from()
+	return o.given || o.once.key != "" && !o.once.known
+}
+
 // maxGivenIDs bounds givenIDs.
 const maxGivenIDs = 100_000
 
-// givenIDs remembers the latest ids that publishers set with ID.
+// givenIDs remembers the latest ids and idempotency keys that publishers set.
 type givenIDs struct {
+	aged   func() time.Time // see Timeline.Aged
+	window time.Duration    // in which an idempotency key is known
+
 	mu    sync.Mutex // guards the following
-	known *dedupe.Memory[EventID, content]
+	known *dedupe.Memory[givenName, content]
 }
 
-// content is the part of an event that must be the same if its id is given again.
-type content struct{ eventType, key string }
+// givenName is an id or an idempotency key, as in driver.Dedupe.
+type givenName struct {
+	scope string // empty for an id, the event type for an idempotency key
+	name  string
+}
 
-// has reports whether the dispatch has a given id that is known.
+// content is what the bus remembers of an event: the parts that must be the same if its name is given again.
+type content struct {
+	id             EventID
+	eventType, key string
+	until          time.Time // from when the name is not known any more; zero for ids
+}
+
+func idName(id EventID) givenName { return givenName{name: string(id[:])} }
+
+// names returns the names of a dispatch that are remembered. Its idempotency key decides before its id.
+func (d *dispatch) names() (names []givenName) {
+	o := d.from()
+	if o.once.key != "" && !o.once.known {
+		names = append(names, givenName{d.to.eventType, o.once.key})
+	}
+	if o.given {
+		names = append(names, idName(d.id))
+	}
+	return names
+}
+
+// has reports whether a name of the dispatch is known.
 func (g *givenIDs) has(d *dispatch) bool {
-	return d.from().given && g.isKnown(d.id)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.ContainsFunc(d.names(), func(name givenName) bool {
+		_, known := g.lookupLocked(name)
+		return known
+	})
 }
 
 // isKnown reports whether an id was given and is known.
 func (g *givenIDs) isKnown(id EventID) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_, known := g.known.Lookup(id)
+	_, known := g.lookupLocked(idName(id))
 	return known
 }
 
-// take remembers the given ids of a change, and removes dispatches whose ids are known. If an id is
-// known for another content, take remembers none and returns ErrDuplicateID.
+func (g *givenIDs) lookupLocked(name givenName) (was content, known bool) {
+	was, known = g.known.Lookup(name)
+	return was, known && (was.until.IsZero() || was.until.After(g.aged()))
+}
+
+// take remembers the given ids and keys of a change, and removes repetitions. If a name is known for another content, take
+// remembers none and returns ErrDuplicateID.
 func (g *givenIDs) take(c *opening) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -46,15 +181,19 @@ func (g *givenIDs) take(c *opening) error {
 		return err
 	}
 	for _, d := range c.all() {
-		if d.from().given {
-			// Cloned: the key may be a substring of a large string, and would keep it in memory.
-			g.known.Remember(d.id, content{d.to.eventType, strings.Clone(d.key)})
+		for _, name := range d.names() {
+			// Cloned: the texts may be substrings of large ones, and would keep those in memory.
+			is := content{id: d.id, eventType: d.to.eventType, key: strings.Clone(d.key)}
+			if name.scope != "" {
+				is.until = g.aged().Add(max(g.window, d.origin.once.keep))
+			}
+			g.known.Remember(givenName{name.scope, strings.Clone(name.name)}, is)
 		}
 	}
 	return nil
 }
 
-// unknown removes the dispatches whose ids are known, as take does, and remembers none.
+// unknown removes the dispatches whose names are known, as take does, and remembers none.
 func (g *givenIDs) unknown(c *opening) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -62,40 +201,63 @@ func (g *givenIDs) unknown(c *opening) error {
 }
 
 func (g *givenIDs) unknownLocked(c *opening) error {
-	batch := make(map[EventID]*dispatch)
+	batch := make(map[givenName]*dispatch)
 	var fresh []*dispatch
 	for _, d := range c.all() {
-		if !d.from().given {
-			fresh = append(fresh, d)
-			continue
-		}
-		is := content{d.to.eventType, d.key}
-		was, known := g.known.Lookup(d.id)
-		first := batch[d.id]
-		if !known && first != nil {
-			was, known = content{first.to.eventType, first.key}, true
-		}
-		var err error
-		switch {
-		case !known:
-			batch[d.id] = d
-			fresh = append(fresh, d)
-		case was != is:
-			err = fmt.Errorf("%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
-				ErrDuplicateID, d.id, was.eventType, was.key, is.eventType, is.key)
-		case first != nil && !bytes.Equal(payloadBytes(first.payload), payloadBytes(d.payload)) && d.row() != nil:
-			err = fmt.Errorf("%w: %s is twice in the batch, with different payloads", ErrDuplicateID, d.id)
-		}
+		known, err := g.repeatsLocked(d, batch)
 		if err != nil {
 			return c.errorAt(d, err)
 		}
+		if known {
+			continue
+		}
+		fresh = append(fresh, d)
+		for _, name := range d.names() {
+			batch[name] = d
+		}
 	}
-	if c.batch != nil {
-		c.batch = fresh
+	c.leave(fresh)
+	return nil
+}
+
+// repeatsLocked reports whether a dispatch repeats an earlier event, or one before it in its batch, and gives it the id of that one.
+func (g *givenIDs) repeatsLocked(d *dispatch, batch map[givenName]*dispatch) (repeats bool, err error) {
+	for _, name := range d.names() {
+		was, known := g.lookupLocked(name)
+		first := batch[name]
+		switch {
+		case known:
+		case first == nil:
+			continue
+		default:
+			was = content{id: first.id, eventType: first.to.eventType, key: first.key}
+		}
+		if name.scope != "" {
+			return true, d.repeatsKey(was.id, was.key)
+		}
+		is := content{id: d.id, eventType: d.to.eventType, key: d.key}
+		switch {
+		case was != is:
+			return true, fmt.Errorf("%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
+				ErrDuplicateID, d.id, was.eventType, was.key, is.eventType, is.key)
+		case !known && !bytes.Equal(payloadBytes(first.payload), payloadBytes(d.payload)) && d.row() != nil:
+			return true, fmt.Errorf("%w: %s is twice in the batch, with different payloads", ErrDuplicateID, d.id)
+		}
+		return true, nil
 	}
-	if c.d = nil; len(fresh) > 0 {
-		c.d = fresh[0]
+	return false, nil
+}
+
+// repeatsKey gives a dispatch the id of the event that has its idempotency key, unless it must be another event.
+func (d *dispatch) repeatsKey(id EventID, key string) error {
+	once := d.origin.once.key
+	switch {
+	case key != d.key:
+		return fmt.Errorf("%w: the idempotency key %q was given to an event with key %q, and now to one with %q", ErrDuplicateID, shorten(once), key, d.key)
+	case d.origin.given && id != d.id:
+		return fmt.Errorf("%w: the idempotency key %q was given to the event %s, and now to %s", ErrDuplicateID, shorten(once), id, d.id)
 	}
+	d.id = id
 	return nil
 }
 
@@ -107,38 +269,62 @@ func (c *opening) errorAt(d *dispatch, err error) error {
 	return &BatchError{Index: slices.Index(c.published, d), EventType: shorten(d.to.eventType), Err: err}
 }
 
-// forget removes an id, so that it is new again.
-func (g *givenIDs) forget(id EventID) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.known.Forget(id)
-}
-
-// forgetAll removes the given ids of a change that was refused.
-func (g *givenIDs) forgetAll(c *opening) {
-	for _, d := range c.all() {
-		if d.from().given {
-			g.forget(d.id)
-		}
-	}
-}
-
-// repeated removes the dispatch from a change whose id the store knows.
-func (c *opening) repeated(b *Bus, known *driver.Dedupe) error {
-	all := c.all()
-	i := slices.IndexFunc(all, func(d *dispatch) bool { return d.from().given && d.id == EventID(known.Event) })
-	if i < 0 {
-		return fmt.Errorf("%w: %s", ErrDuplicateID, known.Key)
-	}
-	if is := b.durable.remembered(all[i], known.Expires); is.Content != known.Content {
-		return c.errorAt(all[i], fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, known.Key))
-	}
-	fresh := slices.Delete(slices.Clone(all), i, i+1)
+// leave makes fresh the dispatches of the change: the others are repetitions.
+func (c *opening) leave(fresh []*dispatch) {
 	if c.batch != nil {
 		c.batch = fresh
 	}
 	if c.d = nil; len(fresh) > 0 {
 		c.d = fresh[0]
+	}
+}
+
+// forget removes the id and the idempotency key of a dispatch, so that they are new again.
+func (g *givenIDs) forget(d *dispatch) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, name := range d.names() {
+		g.known.Forget(name)
+	}
+}
+
+// forgetAll removes the names of a change that was refused.
+func (g *givenIDs) forgetAll(c *opening) {
+	for _, d := range c.all() {
+		g.forget(d)
+	}
+}
+
+// repeated removes the dispatch from a change whose id or idempotency key the store knows.
+func (c *opening) repeated(b *Bus, known *driver.Dedupe) error {
+	all := c.all()
+	i := slices.IndexFunc(all, func(d *dispatch) bool { return d.isNamed(known) })
+	if i < 0 {
+		return fmt.Errorf("%w: %s", ErrDuplicateID, known.Key)
+	}
+	if err := b.durable.repeats(all[i], known); err != nil {
+		return c.errorAt(all[i], err)
+	}
+	c.leave(slices.Delete(slices.Clone(all), i, i+1))
+	return nil
+}
+
+// isNamed reports whether a remembered id or idempotency key is the dispatch's.
+func (d *dispatch) isNamed(known *driver.Dedupe) bool {
+	if known.Scope == "" {
+		return d.from().given && d.id == EventID(known.Event)
+	}
+	return d.from().once.key == known.Key && d.to.eventType == known.Scope
+}
+
+// repeats returns an error unless a dispatch is a repetition of the event whose id or idempotency key the store knows. It gives the
+// dispatch the id of that event.
+func (j *durable) repeats(d *dispatch, known *driver.Dedupe) error {
+	if known.Scope != "" {
+		return d.repeatsKey(EventID(known.Event), known.Content)
+	}
+	if j.rememberedID(d, known.Expires).Content != known.Content {
+		return fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, known.Key)
 	}
 	return nil
 }

@@ -169,7 +169,7 @@ func (c *opening) size(leaves bool) (size room.Size) {
 			n = 1
 		}
 		size.Bytes += n * int64(len(payloadBytes(d.payload)))
-		if n == 0 && d.from().given {
+		if n == 0 && d.isRemembered() {
 			n = 1 // the store remembers the id
 		}
 		size.Records += n

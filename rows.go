@@ -123,6 +123,7 @@ func (j *durable) encodeRow(w *batch, d *dispatch, state driver.State) *driver.R
 	if m := d.from().metadata; !m.IsZero() {
 		r.Metadata = w.encode(m)
 	}
+	r.IdempotencyKey = d.from().once.key
 	if due := d.from().due; due != nil {
 		r.Scheduled = due.time(j.time)
 		if state == driver.Scheduled {
@@ -227,6 +228,12 @@ func (j *durable) decodeRow(r *record, to *targets) *dispatch {
 	d := &dispatch{
 		id: EventID(r.ID), payload: j.config.encoded(r.Payload), key: r.Key, to: to, wall: j.time.WallOf(r.Published),
 		origin: &origin{metadata: r.metadata, row: &row{ref: r.Ref, position: r.Position, fence: j.store.epoch.Load(), crashes: r.Crashes}},
+	}
+	if r.IdempotencyKey != "" {
+		d.origin.once = idempotency{key: r.IdempotencyKey, known: r.KeyExpires.IsZero()}
+		if !d.origin.once.known {
+			d.origin.once.keep = r.KeyExpires.Sub(now.UTC)
+		}
 	}
 	if !r.Scheduled.IsZero() {
 		d.origin.due = &due{nanos: now.Point(r.Scheduled), at: r.Scheduled}
@@ -379,13 +386,40 @@ func withErrors(failures []Failure) []Failure {
 	return all
 }
 
+// remembered returns the entries for the idempotency key and the id that a publisher gave to an event. The key is the first: it
+// decides if both are known.
+func (j *durable) remembered(d *dispatch, now time.Time) (entries []driver.Dedupe) {
+	o := d.from()
+	if o.once.key != "" && !o.once.known {
+		entry := keyEntry(d.to.eventType, o.once.key)
+		entry.Event, entry.Content, entry.Expires = driver.ID(d.id), d.key, now.Add(max(j.config.idempotency, o.once.keep))
+		entries = append(entries, entry)
+	}
+	if o.given {
+		entries = append(entries, j.rememberedID(d, now))
+	}
+	return entries
+}
+
+// keyEntry returns the entry of the table of remembered ids for an idempotency key.
+func keyEntry(eventType, key string) driver.Dedupe { return driver.Dedupe{Scope: eventType, Key: key} }
+
+// entriesToForget returns the entries of an event that is cancelled: its id, and its idempotency key if it has one.
+func entriesToForget(id EventID, eventType, once string) []driver.Dedupe {
+	entries := []driver.Dedupe{eventIDEntry(id)}
+	if once != "" {
+		entries = append(entries, keyEntry(eventType, once))
+	}
+	return entries
+}
+
 // eventIDEntry returns the entry of the table of remembered ids for an event id.
 func eventIDEntry(id EventID) driver.Dedupe {
 	return driver.Dedupe{Key: id.String(), Event: driver.ID(id)}
 }
 
-// remembered returns the entry for the id that a publisher gave to an event.
-func (j *durable) remembered(d *dispatch, now time.Time) driver.Dedupe {
+// rememberedID returns the entry for the id of an event.
+func (j *durable) rememberedID(d *dispatch, now time.Time) driver.Dedupe {
 	entry := eventIDEntry(d.id)
 	digest := sha256.New()
 	for _, part := range [...]string{d.to.eventType, d.key, string(payloadBytes(d.payload))} {

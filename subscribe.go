@@ -263,6 +263,14 @@ func namesOf(subscriptions []*Subscription) []string {
 	return ids
 }
 
+// nameAt returns the name under which the delivery to a target is recorded, or would be.
+func (t *targets) nameAt(i int32) string {
+	if t.recorded != nil {
+		return t.recorded[i]
+	}
+	return t.subscriptions[i].id
+}
+
 // recordedAt returns the recorded name of one subscription.
 func (t *targets) recordedAt(i int) []string {
 	if t.recorded == nil {

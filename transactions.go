@@ -143,6 +143,9 @@ func (j *durable) acceptTx(ctx context.Context, inside bool, tx any, d *dispatch
 		}
 		w := newBatch(j.time)
 		in := &driver.Incoming{Record: j.encodeIncoming(w, d, true), Given: d.from().given, Codec: j.config.codecName()}
+		if once := d.from().once; once.key != "" {
+			in.Record.KeyExpires = in.Record.Published.Add(max(j.config.idempotency, once.keep))
+		}
 		if w.err != nil {
 			return w.err
 		}
@@ -180,20 +183,20 @@ func (j *durable) wouldDeadlock(ctx context.Context) bool {
 	return holder != nil && j.locks.Has(holder)
 }
 
-// isRepeated reports whether the store knows the given id of an event with the same content.
+// isRepeated reports whether the store knows the idempotency key or the given id of an event with the same content. The event gets the
+// id of the one that has its key.
 func (j *durable) isRepeated(ctx context.Context, d *dispatch) (bool, error) {
-	if !d.from().given {
-		return false, nil
+	for _, entry := range j.remembered(d, j.time.Now().UTC) {
+		known, found, err := j.store.Remembered(ctx, entry.Scope, entry.Key)
+		switch {
+		case err != nil:
+			return false, err
+		case found && known.Expires.After(j.time.Aged()):
+			known.Scope, known.Key = entry.Scope, entry.Key
+			return true, j.repeats(d, &known)
+		}
 	}
-	entry := j.remembered(d, j.time.Now().UTC)
-	known, found, err := j.store.Remembered(ctx, entry.Scope, entry.Key)
-	switch {
-	case err != nil || !found || !known.Expires.After(j.time.Aged()):
-		return false, err
-	case known.Content != entry.Content:
-		return false, fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, d.id)
-	}
-	return true, nil
+	return false, nil
 }
 
 // txKeys has the keys of events that were published in transactions and that the bus has not taken in, as far as this

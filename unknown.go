@@ -29,7 +29,7 @@ type unknown struct {
 func (j *durable) addUnknown(events []*dispatch) {
 	for _, d := range events {
 		if !d.from().given && d.records() > 0 {
-			j.unknown.add(d.id, j.remembered(d, j.time.Now().UTC))
+			j.unknown.add(d.id, j.rememberedID(d, j.time.Now().UTC))
 		}
 	}
 }

@@ -45,7 +45,8 @@ func (c *call) cancelEvent(id eventbus.EventID, why string) error {
 func dispatchParameters(q *eventbus.DispatchQuery) []parameter {
 	return []parameter{
 		textParameter("state", &q.State), textParameter("type", &q.Type), textParameter("subscription", &q.Subscription),
-		textParameter("key", &q.Key), intParameter("limit", &q.Limit, 1, maxLimit), textParameter("after", &q.After),
+		textParameter("key", &q.Key), textParameter("idempotency_key", &q.IdempotencyKey),
+		intParameter("limit", &q.Limit, 1, maxLimit), textParameter("after", &q.After),
 	}
 }
 

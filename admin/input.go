@@ -80,7 +80,7 @@ const maxLimit = 500
 func filterParameters(q *eventbus.LetterQuery) []parameter {
 	return []parameter{
 		textParameter("type", &q.Type), textParameter("subscription", &q.Subscription), textParameter("reason", &q.Reason),
-		textParameter("fingerprint", &q.Fingerprint), idParameter("event", &q.Event), textParameter("key", &q.Key),
+		textParameter("fingerprint", &q.Fingerprint), idParameter("event", &q.Event), textParameter("key", &q.Key), textParameter("idempotency_key", &q.IdempotencyKey),
 		textParameter("metadata_name", &q.MetadataName), textParameter("metadata_value", &q.MetadataValue),
 		textParameter("error", &q.Error), timeParameter("since", &q.Since), timeParameter("until", &q.Until),
 		timeParameter("published_since", &q.PublishedSince), timeParameter("published_until", &q.PublishedUntil),

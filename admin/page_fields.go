@@ -28,6 +28,7 @@ var (
 	}
 	moreLetterFields = []field{
 		{Name: "key", Label: "Key"},
+		{Name: "idempotency_key", Label: "Idempotency key"},
 		{Name: "event", Label: "Event id"},
 		{Name: "fingerprint", Label: "Group, a fingerprint"},
 		{Name: "metadata_name", Label: "Metadata name"},
@@ -42,6 +43,7 @@ var (
 		{Name: "type", Label: "Type, a pattern", Placeholder: "order.*"},
 		{Name: "subscription", Label: "Subscription"},
 		{Name: "key", Label: "Key"},
+		{Name: "idempotency_key", Label: "Idempotency key"},
 	}
 	auditFields = []field{
 		{Name: "action", Label: "Action", Options: namesOf(eventbus.AuditActions()...)},

@@ -21,6 +21,8 @@ const (
 	TextError    TextKind = "error"    // of a failure, a panic or a group of letters; also the JSON of Failure.Details
 	TextMetadata TextKind = "metadata" // the value of a name
 	TextKey      TextKind = "key"
+
+	TextIdempotencyKey TextKind = "idempotency_key"
 )
 
 // Text is a text of an event or a handler that is about to be shown.
@@ -111,6 +113,7 @@ func (c *call) letter(l eventbus.DeadLetter) eventbus.DeadLetter {
 		return l
 	}
 	l.Event.Key = c.text(Text{Kind: TextKey, EventType: l.Event.Type, Value: l.Event.Key})
+	l.Event.IdempotencyKey = c.text(Text{Kind: TextIdempotencyKey, EventType: l.Event.Type, Value: l.Event.IdempotencyKey})
 	l.Event.Metadata = c.metadata(l.Event.Type, l.Event.Metadata)
 	l.Failures = slices.Clone(l.Failures)
 	for i := range l.Failures {
@@ -177,6 +180,7 @@ func (c *config) group(g eventbus.LetterGroup) eventbus.LetterGroup {
 // dispatch redacts a dispatch.
 func (c *config) dispatch(d eventbus.DispatchInfo) eventbus.DispatchInfo {
 	d.Key = c.text(Text{Kind: TextKey, EventType: d.Type, Value: d.Key})
+	d.IdempotencyKey = c.text(Text{Kind: TextIdempotencyKey, EventType: d.Type, Value: d.IdempotencyKey})
 	d.LastError = c.text(Text{Kind: TextError, EventType: d.Type, Value: d.LastError})
 	return d
 }
@@ -208,6 +212,7 @@ func (c *config) query(q *eventbus.LetterQuery) *eventbus.LetterQuery {
 	}
 	shown := *q
 	shown.Key = c.text(Text{Kind: TextKey, EventType: q.Type, Value: q.Key})
+	shown.IdempotencyKey = c.text(Text{Kind: TextIdempotencyKey, EventType: q.Type, Value: q.IdempotencyKey})
 	shown.Error = c.text(Text{Kind: TextError, EventType: q.Type, Value: q.Error})
 	shown.MetadataValue = c.text(Text{Kind: TextMetadata, EventType: q.Type, Name: q.MetadataName, Value: q.MetadataValue})
 	return &shown

@@ -88,9 +88,9 @@ func (b *Batch) Aged() time.Time {
 	return b.AgedAt
 }
 
-// Dedupe is a remembered id of an event.
+// Dedupe is a remembered id of an event, or a remembered idempotency key.
 type Dedupe struct {
-	Scope string // empty for event ids
+	Scope string // empty for event ids, the type of the event for idempotency keys
 	Key   string
 	// A store keeps Event and Content and does not interpret them.
 	Event   ID

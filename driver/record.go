@@ -61,6 +61,10 @@ type Record struct {
 	Payload   []byte // any bytes
 	Metadata  []byte // JSON, nil for none
 	Replay    []byte // JSON: the letter from which a replay opened the dispatch; nil for a publication
+	// IdempotencyKey is the publisher's, empty for none. KeyExpires is set if no batch has remembered it: the bus that takes the event
+	// in must, until KeyExpires at least.
+	IdempotencyKey string
+	KeyExpires     time.Time
 
 	// The following change with each Batch.Update.
 
@@ -95,9 +99,7 @@ type Record struct {
 
 	// The bus does not set the following yet, and a store need not keep them.
 
-	Expires        time.Time // fixed: from when the dispatch must not begin any more; zero for never
-	IdempotencyKey string    // fixed; empty for none
-	KeyExpires     time.Time // fixed: the end of IdempotencyKey; zero for when no record of the event is left
+	Expires time.Time // fixed: from when the dispatch must not begin any more; zero for never
 }
 
 // SuspectCrashes is the number of Crashes from which the bus suspects a record of crashing the
@@ -162,15 +164,17 @@ type RecordQuery struct {
 	Type    func(eventType string) bool // nil: all
 	Key     string
 	Targets []string // one of these is one of the record's; empty: all
-	After   Ref      // selects larger ones
-	Limit   int      // at least 1
+	// IdempotencyKey is the record's; empty: all.
+	IdempotencyKey string
+	After          Ref // selects larger ones
+	Limit          int // at least 1
 }
 
 // Matches reports whether a record matches all fields but Limit, After included, for stores that compare records one by
 // one.
 func (q *RecordQuery) Matches(r *Record) bool {
 	return r.Ref > q.After && (len(q.States) == 0 || slices.Contains(q.States, r.State)) &&
-		(q.Key == "" || q.Key == r.Key) && (q.Type == nil || q.Type(r.Type)) &&
+		(q.Key == "" || q.Key == r.Key) && (q.IdempotencyKey == "" || q.IdempotencyKey == r.IdempotencyKey) && (q.Type == nil || q.Type(r.Type)) &&
 		(len(q.Targets) == 0 || slices.ContainsFunc(r.Targets, func(t string) bool { return slices.Contains(q.Targets, t) }))
 }
 

@@ -106,6 +106,7 @@ func queryText(q eventbus.LetterQuery) string {
 	add(q.Fingerprint != "", "Fingerprint: %q", q.Fingerprint)
 	add(!q.Event.IsZero(), "Event: %s", q.Event)
 	add(q.Key != "", "Key: %q", q.Key)
+	add(q.IdempotencyKey != "", "IdempotencyKey: %q", q.IdempotencyKey)
 	add(q.MetadataName != "", "MetadataName: %q", q.MetadataName)
 	add(q.MetadataValue != "", "MetadataValue: %q", q.MetadataValue)
 	add(q.Error != "", "Error: %q", q.Error)

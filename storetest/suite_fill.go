@@ -67,7 +67,7 @@ func fullRecord() *driver.Record {
 	r.Ref, r.Position, r.State = 0, 0, driver.Ready
 	r.Crashes, r.Own, r.Leased, r.Suspect = 0, false, false, false
 	// The bus does not set these yet, and a store need not keep them.
-	r.Slot, r.Expires, r.IdempotencyKey, r.KeyExpires = 0, time.Time{}, "", time.Time{}
+	r.Slot, r.Expires = 0, time.Time{}
 	return r
 }
 

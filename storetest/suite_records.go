@@ -375,7 +375,7 @@ func testRecords(t *testing.T, r *rig) {
 		switch i % 3 {
 		case 1:
 			n = ready(parked("door"))
-			n.Targets = []string{"door", "other"}
+			n.Targets, n.IdempotencyKey = []string{"door", "other"}, "once"
 		case 2:
 			n = ready(scheduled(time.Hour))
 			n.Type, n.Key = "invoice.late", "k"
@@ -413,6 +413,8 @@ func testRecords(t *testing.T, r *rig) {
 	requireRecords(t, only(2), pages(driver.RecordQuery{Type: typed("invoice.")}))
 	requireRecords(t, only(1), pages(driver.RecordQuery{Type: typed("order."), Targets: []string{"door"}}))
 	require.Empty(t, pages(driver.RecordQuery{Type: typed("invoice."), Targets: []string{"door"}}))
+	requireRecords(t, only(1), pages(driver.RecordQuery{IdempotencyKey: "once"}))
+	require.Empty(t, pages(driver.RecordQuery{IdempotencyKey: "twice"}))
 	requireRecords(t, only(2), pages(driver.RecordQuery{Key: "k", States: []driver.State{driver.Scheduled, driver.Parked}}))
 	require.Empty(t, pages(driver.RecordQuery{States: []driver.State{driver.Waiting}}))
 	require.Empty(t, pages(driver.RecordQuery{After: records[8].Ref}))

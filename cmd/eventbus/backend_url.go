@@ -47,7 +47,7 @@ func letterParameters(q eventbus.LetterQuery) parameters {
 	if !q.Event.IsZero() {
 		p.text("event", q.Event.String())
 	}
-	p.text("key", q.Key).text("metadata_name", q.MetadataName).text("metadata_value", q.MetadataValue).text("error", q.Error)
+	p.text("key", q.Key).text("idempotency_key", q.IdempotencyKey).text("metadata_name", q.MetadataName).text("metadata_value", q.MetadataValue).text("error", q.Error)
 	p.time("since", q.Since).time("until", q.Until).time("published_since", q.PublishedSince).time("published_until", q.PublishedUntil)
 	return p
 }
@@ -308,7 +308,7 @@ func (b *urlBackend) Dispatches(ctx context.Context, q eventbus.DispatchQuery) (
 	for left := q.Limit; ; {
 		p := parameters{}
 		p.text("state", string(q.State)).text("type", q.Type).text("subscription", q.Subscription).text("key", q.Key).
-			text("after", q.After).number("limit", int64(min(left, pageLimit)))
+			text("idempotency_key", q.IdempotencyKey).text("after", q.After).number("limit", int64(min(left, pageLimit)))
 		var page eventbus.DispatchPage
 		if err := b.get(ctx, "/dispatches", url.Values(p), &page); err != nil {
 			return all, err

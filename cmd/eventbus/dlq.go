@@ -202,6 +202,7 @@ func (a *app) showLetter(l *eventbus.DeadLetter, payload bool) {
 	field("event", l.Event.ID.String())
 	field("type", l.Event.Type)
 	field("key", l.Event.Key)
+	field("idempotency key", l.Event.IdempotencyKey)
 	for name, value := range l.Event.Metadata.All() {
 		field("metadata", name+" = "+value)
 	}

@@ -79,6 +79,7 @@ bus has not taken in are counted, not listed: 'eventbus events show' finds them.
 	f.StringVar(&q.Type, "type", "", "`PATTERN` of the event type, such as 'order.*'")
 	f.StringVar(&q.Subscription, "subscription", "", "`NAME` of a subscription that is to handle the event")
 	f.StringVar(&q.Key, "key", "", "`KEY` of the event")
+	f.StringVar(&q.IdempotencyKey, "idempotency-key", "", "idempotency `KEY` of the event")
 	f.IntVar(&q.Limit, "limit", 100, "`NUMBER` of dispatches, at most 10000")
 	f.StringVar(&q.After, "after", "", "`TEXT` from which the previous page says that the next one begins")
 	return a.with(c, func(ctx context.Context, b backend, _ []string) error {

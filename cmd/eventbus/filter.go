@@ -20,6 +20,7 @@ func filterFlags(c *cobra.Command, q *eventbus.LetterQuery) {
 	f.StringVar(&q.Fingerprint, "fingerprint", "", "`GROUP` of the letter, see 'eventbus dlq groups'")
 	f.TextVar(&q.Event, "event", eventbus.EventID{}, "`ID` of the event")
 	f.StringVar(&q.Key, "key", "", "`KEY` of the event")
+	f.StringVar(&q.IdempotencyKey, "idempotency-key", "", "idempotency `KEY` of the event")
 	f.StringVar(&q.MetadataName, "metadata-name", "", "`NAME` in the metadata of the event")
 	f.StringVar(&q.MetadataValue, "metadata-value", "", "`VALUE` of --metadata-name")
 	f.StringVar(&q.Error, "error", "", "`TEXT` in the error of a failure")
@@ -118,6 +119,7 @@ func filterArgs(q eventbus.LetterQuery) string {
 		add("event", q.Event.String())
 	}
 	add("key", q.Key)
+	add("idempotency-key", q.IdempotencyKey)
 	add("metadata-name", q.MetadataName)
 	add("metadata-value", q.MetadataValue)
 	add("error", q.Error)

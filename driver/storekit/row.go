@@ -43,7 +43,10 @@ type fixedFields struct {
 	Targets   []string        `json:"targets"`
 	Scheduled time.Time       `json:"scheduled,omitzero"`
 	Replay    json.RawMessage `json:"replay,omitempty"`
-	Slot      driver.Slot     `json:"slot,omitempty"`
+
+	IdempotencyKey string      `json:"idempotency_key,omitempty"`
+	KeyExpires     time.Time   `json:"key_expires,omitzero"`
+	Slot           driver.Slot `json:"slot,omitempty"`
 }
 
 // hasPayload is set in the length at the beginning of a body if the payload is not nil. It may be
@@ -83,6 +86,12 @@ func AppendBody(b []byte, r *driver.Record) []byte {
 	}
 	if len(r.Replay) > 0 {
 		b = append(append(b, `,"replay":`...), r.Replay...)
+	}
+	if r.IdempotencyKey != "" {
+		b = appendString(append(b, `,"idempotency_key":`...), r.IdempotencyKey)
+	}
+	if !r.KeyExpires.IsZero() {
+		b = appendTime(append(b, `,"key_expires":`...), r.KeyExpires)
 	}
 	if r.Slot != 0 {
 		b = strconv.AppendUint(append(b, `,"slot":`...), uint64(r.Slot), 10)
@@ -134,6 +143,7 @@ func DecodeBody(body []byte, r *driver.Record) error {
 	}
 	r.Type, r.Key, r.Metadata, r.Published, r.Targets = f.Type, f.Key, f.Metadata, f.Published, f.Targets
 	r.Scheduled, r.Replay, r.Slot = f.Scheduled, f.Replay, f.Slot
+	r.IdempotencyKey, r.KeyExpires = f.IdempotencyKey, f.KeyExpires
 	if header&hasPayload != 0 {
 		r.Payload = body[size:len(body):len(body)]
 	}

@@ -23,6 +23,9 @@ func TestBody_RoundTrip(t *testing.T) {
 		if rapid.Bool().Draw(t, "scheduled") {
 			r.Scheduled = instant("scheduled")
 		}
+		if rapid.Bool().Draw(t, "idempotency") {
+			r.IdempotencyKey, r.KeyExpires = rapid.String().Draw(t, "idempotency key"), instant("key expires")
+		}
 		if rapid.Bool().Draw(t, "metadata") {
 			r.Metadata = []byte(`{"a":"b"}`)
 		}
