@@ -130,6 +130,75 @@ func ExampleTyped() {
 	// true eventbus_test.OrderPlaced string
 }
 
+// A webhook that is delivered again, with another body, is one event.
+func ExampleIdempotencyKey() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("payment.received", eventbus.Typed(func(_ context.Context, body string) error {
+		fmt.Println("received", body)
+		return nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	first, err := bus.Publish(ctx, "payment.received", "payment 17", eventbus.IdempotencyKey("hook-4711"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	again, err := bus.PublishAndWait(ctx, "payment.received", "payment 17, second delivery", eventbus.IdempotencyKey("hook-4711"))
+	fmt.Println(again.Outcome, again.ID == first, err)
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Unordered output:
+	// received payment 17
+	// repeated true <nil>
+}
+
+// A handler that publishes gives its child an id that its retry has, too.
+func ExampleChildID() {
+	ctx := context.Background()
+	bus, err := eventbus.New(eventbus.WithRetry(eventbus.BaseDelay(time.Millisecond)), eventbus.WithLogger(zap.NewNop()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("order.placed", eventbus.Typed(func(ctx context.Context, order string) error {
+		if _, err := bus.Publish(ctx, "invoice.due", order, eventbus.ID(eventbus.ChildID(ctx, "invoice"))); err != nil {
+			return err
+		}
+		if d, _ := eventbus.FromContext(ctx); d.Attempt < 3 {
+			return errors.New("the mail server is down")
+		}
+		return nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("invoice.due", eventbus.Typed(func(_ context.Context, order string) error {
+		fmt.Println("one invoice of", order)
+		return nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := bus.PublishAndWait(ctx, "order.placed", "o-17"); err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: one invoice of o-17
+}
+
 // A topic has the event type and the Go type in one place, which the compiler checks at both ends.
 func ExampleTopic() {
 	ctx := context.Background()
