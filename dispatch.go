@@ -459,14 +459,6 @@ func (s *story) at(target *Subscription) *story {
 	return part
 }
 
-// records returns the number of records that the dispatch begins with.
-func (d *dispatch) records() int64 {
-	if d.from().due != nil && len(d.to.subscriptions) > 0 {
-		return 1
-	}
-	return int64(d.queueRoom())
-}
-
 // copies returns the dispatches of an event: one, or one for each target on a bus with isolation.
 func (m *machine) copies(d *dispatch) []*dispatch {
 	if d.to.each == nil {
@@ -489,6 +481,7 @@ func (m *machine) copiesOf(d *dispatch) []*dispatch {
 	case s != nil && s.copies != nil:
 		return s.copies
 	}
+	d.divided(len(d.to.each) - 1)
 	all := make([]*dispatch, len(d.to.each))
 	for i, to := range d.to.each {
 		all[i] = &dispatch{id: d.id, payload: d.payload, key: d.key, values: d.values, origin: d.origin, wall: d.wall, inside: d.inside, to: to}

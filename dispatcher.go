@@ -336,6 +336,7 @@ func (m *machine) park(d *dispatch, at *door, why *barrier, until int64) (all bo
 		s.counters.skipped.Add(1)
 		m.ledger.splits.Add(1)
 		m.intake.quota.Add(1)
+		d.divided(1)
 		parked = d.splitOff(d.to.policy())
 		if waiter != nil {
 			waiter.expect(1)

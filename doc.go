@@ -96,7 +96,7 @@
 //
 // Options of a publication, for [Bus.Publish], [Bus.PublishAndWait], [Bus.PublishTx] and [Publication]:
 //
-//   - Order and identity: [Key], [ID], [IdempotencyKey], [KeepFor]
+//   - Order and identity: [Key], [ID], [IdempotencyKey], [KeepFor], [UntilSettled]
 //   - Time: [After], [At]
 //   - Metadata: [Metadata]
 //

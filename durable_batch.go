@@ -179,6 +179,7 @@ func (r *changeBatch) settle() {
 	if r.change.letter != nil {
 		r.batch.bury(&r.change.letter.DeadLetter)
 	}
+	r.batch.ForgetSettled = entriesToFree(d)
 	if r.change.outcome == Cancelled && d.from().replay == nil { // a handler may have had the event of a replay
 		r.batch.Forget = entriesToForget(d.id, d.to.eventType, d.from().once.key)
 	}
@@ -205,7 +206,7 @@ func (r *changeBatch) splitFromParent() {
 
 func (r *changeBatch) isEmpty() bool {
 	b := &r.batch
-	return len(b.New)+len(b.Update)+len(b.Delete)+len(b.Bury)+len(b.Take)+len(b.Remember)+len(b.Forget)+len(b.Accept)+len(b.Answer) == 0
+	return len(b.New)+len(b.Update)+len(b.Delete)+len(b.Bury)+len(b.Take)+len(b.Remember)+len(b.Forget)+len(b.ForgetSettled)+len(b.Accept)+len(b.Answer) == 0
 }
 
 // obeyDenial leaves the dispatches of a change to the store if the store has not granted a wish Leased: another process may

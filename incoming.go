@@ -267,7 +267,7 @@ func (f *feeder) buryIncoming(ctx context.Context, e incomingEvent, reason Reaso
 	j := f.bus.durable
 	d, _ := j.incoming(&e)
 	w := newBatch(j.time)
-	w.Accept = []driver.IncomingID{e.ID}
+	w.Accept, w.ForgetSettled = []driver.IncomingID{e.ID}, entriesToFree(d)
 	var l *keptLetter
 	outcome := Unrouted
 	if len(d.to.subscriptions) > 0 {

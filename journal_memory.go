@@ -64,6 +64,7 @@ func (j *memoryJournal) replay(_ context.Context, o opening, l *keptLetter, _ *A
 		case !j.kept.take(l.ID):
 			err = ErrNotFound
 		default:
+			j.intake.given.joins(o.d)
 			j.machine.applyReplay(o.d)
 		}
 		return err
@@ -112,6 +113,7 @@ func (j *memoryJournal) keepAndSettle(d *dispatch, outcome Outcome, letter *kept
 	if letter != nil {
 		j.kept.add(letter)
 	}
+	j.intake.given.settled(d)
 	j.machine.applySettle(d, outcome, letter)
 }
 

@@ -324,8 +324,8 @@ func (in *intake) publication(ctx context.Context, from *call, opts []PublishOpt
 			return p, p.err
 		}
 	}
-	if p.once.key == "" && p.once.keep != 0 {
-		return p, &OptionError{Option: "KeepFor", Value: p.once.keep.String(), Reason: "needs IdempotencyKey: it says how long that is known"}
+	if err := p.once.check(); err != nil {
+		return p, err
 	}
 	for _, f := range slices.Backward(in.config.metadataFrom) {
 		more := f(ctx)

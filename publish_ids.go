@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/surebus/eventbus/driver"
@@ -57,6 +58,30 @@ func IdempotencyKey(key string) PublishOption {
 	}
 }
 
+// UntilSettled makes the event's IdempotencyKey unique among pending events: the bus knows the key until the event has settled, and
+// no longer. An event has settled when none of its deliveries is left: each was handled, dropped, or is in a dead letter. While it is
+// pending, the bus does not forget the key, not in memory either; while a replay of it is pending that began before it had settled,
+// neither. A replay does not take a free key again. Without IdempotencyKey, and with KeepFor, it is an *OptionError.
+func UntilSettled() PublishOption {
+	return func(p publication) publication {
+		p.once.untilSettled = true
+		return p
+	}
+}
+
+// check refuses options that have no effect.
+func (o *idempotency) check() error {
+	switch {
+	case o.key == "" && o.keep != 0:
+		return &OptionError{Option: "KeepFor", Value: o.keep.String(), Reason: "needs IdempotencyKey: it says how long that is known"}
+	case o.key == "" && o.untilSettled:
+		return &OptionError{Option: "UntilSettled", Reason: "needs IdempotencyKey: it says how long that is known"}
+	case o.untilSettled && o.keep != 0:
+		return &OptionError{Option: "KeepFor", Value: o.keep.String(), Reason: "contradicts UntilSettled; leave one of them out"}
+	}
+	return nil
+}
+
 // maxKeep is the largest duration of KeepFor.
 const maxKeep = 400 * 24 * time.Hour
 
@@ -102,7 +127,13 @@ type idempotency struct {
 	keep time.Duration // how long it is known at least; 0 for the window
 	// known is set if a batch has remembered the key: of an event from a store, and of a replay.
 	known bool
+
+	untilSettled bool          // it is known until the event has settled
+	unsettled    *atomic.Int32 // then, in memory: the unsettled dispatches of the event
 }
+
+// untilSettledExpires is the Expires of keys that are known until their events have settled.
+var untilSettledExpires = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
 // isRemembered reports whether the publisher chose the event's id or its idempotency key: the bus remembers them.
 func (d *dispatch) isRemembered() bool {
@@ -120,6 +151,8 @@ type givenIDs struct {
 
 	mu    sync.Mutex // guards the following
 	known *dedupe.Memory[givenName, content]
+	// pending has the keys of UntilSettled. Their number is that of pending events.
+	pending map[givenName]content
 }
 
 // givenName is an id or an idempotency key, as in driver.Dedupe.
@@ -132,7 +165,8 @@ type givenName struct {
 type content struct {
 	id             EventID
 	eventType, key string
-	until          time.Time // from when the name is not known any more; zero for ids
+	until          time.Time // from when the name is not known any more; zero for ids and pending keys
+	unsettled      *atomic.Int32
 }
 
 func idName(id EventID) givenName { return givenName{name: string(id[:])} }
@@ -168,6 +202,9 @@ func (g *givenIDs) isKnown(id EventID) bool {
 }
 
 func (g *givenIDs) lookupLocked(name givenName) (was content, known bool) {
+	if was, known = g.pending[name]; known {
+		return was, true
+	}
 	was, known = g.known.Lookup(name)
 	return was, known && (was.until.IsZero() || was.until.After(g.aged()))
 }
@@ -184,13 +221,68 @@ func (g *givenIDs) take(c *opening) error {
 		for _, name := range d.names() {
 			// Cloned: the texts may be substrings of large ones, and would keep those in memory.
 			is := content{id: d.id, eventType: d.to.eventType, key: strings.Clone(d.key)}
-			if name.scope != "" {
-				is.until = g.aged().Add(max(g.window, d.origin.once.keep))
+			name = givenName{name.scope, strings.Clone(name.name)}
+			switch once := &d.origin.once; {
+			case name.scope == "":
+				g.known.Remember(name, is)
+			case once.untilSettled:
+				g.pendsLocked(name, is, once)
+			default:
+				is.until = g.aged().Add(max(g.window, once.keep))
+				g.known.Remember(name, is)
 			}
-			g.known.Remember(givenName{name.scope, strings.Clone(name.name)}, is)
 		}
 	}
 	return nil
+}
+
+// pendsLocked remembers a key until its event has settled.
+func (g *givenIDs) pendsLocked(name givenName, is content, once *idempotency) {
+	once.unsettled = new(atomic.Int32)
+	once.unsettled.Add(1)
+	is.unsettled = once.unsettled
+	if g.pending == nil {
+		g.pending = make(map[givenName]content)
+	}
+	g.pending[name] = is
+}
+
+// joins makes the dispatch of a replay count for the key of its event, if that is pending.
+func (g *givenIDs) joins(d *dispatch) {
+	once := &d.origin.once
+	if once.key == "" {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if is, pending := g.pending[givenName{d.to.eventType, once.key}]; pending && is.id == d.id {
+		once.unsettled = is.unsettled
+		once.unsettled.Add(1)
+	}
+}
+
+// settled makes the key of UntilSettled free when the last dispatch of its event has settled, in memory.
+func (g *givenIDs) settled(d *dispatch) {
+	once := &d.from().once
+	if once.unsettled == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if once.unsettled.Add(-1) > 0 {
+		return
+	}
+	delete(g.pending, givenName{d.to.eventType, once.key})
+	if len(g.pending) == 0 {
+		g.pending = nil // a map keeps the memory of removed keys
+	}
+}
+
+// divided counts further dispatches of an event whose key is known until it has settled, in memory.
+func (d *dispatch) divided(more int) {
+	if unsettled := d.from().once.unsettled; unsettled != nil {
+		unsettled.Add(int32(more))
+	}
 }
 
 // unknown removes the dispatches whose names are known, as take does, and remembers none.
@@ -284,7 +376,11 @@ func (g *givenIDs) forget(d *dispatch) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, name := range d.names() {
+		if is, known := g.lookupLocked(name); known && is.id != d.id { // it was free, and another event has taken it
+			continue
+		}
 		g.known.Forget(name)
+		delete(g.pending, name)
 	}
 }
 

@@ -160,6 +160,14 @@ func silentError(silent time.Duration) error {
 	return fmt.Errorf("%w: it has confirmed nothing for %v; nothing was submitted, publish again later", ErrStoreFailed, silent.Round(time.Millisecond))
 }
 
+// records returns the number of records that the dispatch begins with.
+func (d *dispatch) records() int64 {
+	if d.from().due != nil && len(d.to.subscriptions) > 0 {
+		return 1
+	}
+	return int64(d.queueRoom())
+}
+
 // size returns what the records of accepted dispatches count for WithMaxUnconfirmed. If the events are left in incoming,
 // those without targets count too.
 func (c *opening) size(leaves bool) (size room.Size) {

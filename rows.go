@@ -123,7 +123,7 @@ func (j *durable) encodeRow(w *batch, d *dispatch, state driver.State) *driver.R
 	if m := d.from().metadata; !m.IsZero() {
 		r.Metadata = w.encode(m)
 	}
-	r.IdempotencyKey = d.from().once.key
+	r.IdempotencyKey, r.UntilSettled = d.from().once.key, d.from().once.untilSettled
 	if due := d.from().due; due != nil {
 		r.Scheduled = due.time(j.time)
 		if state == driver.Scheduled {
@@ -230,8 +230,8 @@ func (j *durable) decodeRow(r *record, to *targets) *dispatch {
 		origin: &origin{metadata: r.metadata, row: &row{ref: r.Ref, position: r.Position, fence: j.store.epoch.Load(), crashes: r.Crashes}},
 	}
 	if r.IdempotencyKey != "" {
-		d.origin.once = idempotency{key: r.IdempotencyKey, known: r.KeyExpires.IsZero()}
-		if !d.origin.once.known {
+		d.origin.once = idempotency{key: r.IdempotencyKey, known: r.KeyExpires.IsZero(), untilSettled: r.UntilSettled}
+		if !d.origin.once.known && !r.UntilSettled {
 			d.origin.once.keep = r.KeyExpires.Sub(now.UTC)
 		}
 	}
@@ -393,6 +393,9 @@ func (j *durable) remembered(d *dispatch, now time.Time) (entries []driver.Dedup
 	if o.once.key != "" && !o.once.known {
 		entry := keyEntry(d.to.eventType, o.once.key)
 		entry.Event, entry.Content, entry.Expires = driver.ID(d.id), d.key, now.Add(max(j.config.idempotency, o.once.keep))
+		if o.once.untilSettled {
+			entry.Expires = untilSettledExpires
+		}
 		entries = append(entries, entry)
 	}
 	if o.given {
@@ -403,6 +406,18 @@ func (j *durable) remembered(d *dispatch, now time.Time) (entries []driver.Dedup
 
 // keyEntry returns the entry of the table of remembered ids for an idempotency key.
 func keyEntry(eventType, key string) driver.Dedupe { return driver.Dedupe{Scope: eventType, Key: key} }
+
+// entriesToFree returns the entry of the event's idempotency key that the store forgets if the event has settled. An event that is
+// replayed may have one, and its letter does not say so.
+func entriesToFree(d *dispatch) []driver.Dedupe {
+	once := d.from().once
+	if once.key == "" || !once.untilSettled && d.from().replay == nil {
+		return nil
+	}
+	entry := keyEntry(d.to.eventType, once.key)
+	entry.Event, entry.Expires = driver.ID(d.id), untilSettledExpires
+	return []driver.Dedupe{entry}
+}
 
 // entriesToForget returns the entries of an event that is cancelled: its id, and its idempotency key if it has one.
 func entriesToForget(id EventID, eventType, once string) []driver.Dedupe {

@@ -43,6 +43,9 @@ type Batch struct {
 	Update []*Record
 	// Delete removes records that the lease has. If it does not have one, the batch is refused.
 	Delete []Ref
+	// ForgetSettled removes entries from the table of remembered ids that equal these in Scope, Key, Event and Expires, if no record of
+	// Event is left. Others are ignored.
+	ForgetSettled []Dedupe
 	// Bury inserts letters. An id that exists, or is twice in Bury, is skipped: an import may repeat.
 	Bury []*Letter
 	// Leave inserts incoming events.

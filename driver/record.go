@@ -65,6 +65,8 @@ type Record struct {
 	// in must, until KeyExpires at least.
 	IdempotencyKey string
 	KeyExpires     time.Time
+	// UntilSettled is set if IdempotencyKey is known until the event has settled, see Batch.ForgetSettled.
+	UntilSettled bool
 
 	// The following change with each Batch.Update.
 

@@ -32,6 +32,21 @@ func (m *Model) applyLocked(s *modelStore, b *driver.Batch) error {
 	return nil
 }
 
+// forgetSettled removes a remembered entry if no record of its event is left.
+func (tx *transaction) forgetSettled(d driver.Dedupe) {
+	key := dedupeKey{d.Scope, d.Key}
+	was, known := tx.remember[key]
+	if !known || was.Event != d.Event || !was.Expires.Equal(d.Expires) {
+		return
+	}
+	for _, r := range tx.records {
+		if r.ID == d.Event {
+			return
+		}
+	}
+	set(tx, tx.remember, key, nil)
+}
+
 // needsLease reports whether a batch is refused without an Epoch.
 func needsLease(b *driver.Batch) bool {
 	return len(b.Accept)+len(b.Cancel)+len(b.New)+len(b.Update)+len(b.Delete)+len(b.Directives)+len(b.Answer) > 0
@@ -84,6 +99,9 @@ func (tx *transaction) apply(b *driver.Batch) error {
 			return err
 		}
 		set(tx, tx.records, ref, nil)
+	}
+	for _, d := range b.ForgetSettled {
+		tx.forgetSettled(d)
 	}
 	for _, l := range b.Bury {
 		if tx.letters[l.ID] == nil {

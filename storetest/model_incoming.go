@@ -18,7 +18,7 @@ func kept(in *driver.Incoming, id driver.IncomingID) driver.Incoming {
 	c.Record = &driver.Record{
 		ID: r.ID, Type: r.Type, Key: r.Key, Published: r.Published, Targets: r.Targets, Scheduled: r.Scheduled,
 		Payload: r.Payload, Metadata: r.Metadata, Replay: r.Replay, State: r.State, Due: r.Due, Slot: r.Slot,
-		Expires: r.Expires, IdempotencyKey: r.IdempotencyKey, KeyExpires: r.KeyExpires,
+		Expires: r.Expires, IdempotencyKey: r.IdempotencyKey, KeyExpires: r.KeyExpires, UntilSettled: r.UntilSettled,
 	}
 	return c
 }

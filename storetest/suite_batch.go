@@ -260,6 +260,7 @@ var rememberTests = []conformanceTest{
 	{name: "Known", run: testRememberKnown},
 	{name: "Scopes", run: testRememberScopes},
 	{name: "Expires", run: testRememberExpires},
+	{name: "ForgetSettled", run: testForgetSettled},
 	{name: "Forget", run: testForget},
 	{name: "TwiceInBatch", run: testRememberTwiceInBatch},
 	{name: "RemovedByAgedAt", run: testRememberRemovedByAgedAt},
@@ -336,6 +337,47 @@ func testRememberRemovedByAgedAt(t *testing.T, r *rig) {
 	require.True(t, known, rule)
 	again := &driver.Batch{Now: noon.Add(60 * time.Hour), AgedAt: entry.Expires.Add(-1), Remember: []driver.Dedupe{entry}}
 	refuse(t, s, again, driver.ErrDuplicateID, rule)
+}
+
+// ForgetSettled removes an entry once the last record of its event is deleted, in that commit, and no entry that differs.
+func testForgetSettled(t *testing.T, r *rig) {
+	s := r.open(t)
+	one, two, other := ready(leased), ready(leased), ready(leased)
+	two.ID = one.ID
+	entry := driver.Dedupe{Scope: "order.placed", Key: "k", Event: one.ID, Content: "x", Expires: noon.Add(time.Hour)}
+	remember := &driver.Batch{Now: noon, Remember: []driver.Dedupe{entry}}
+	apply(t, s, &driver.Batch{Now: noon, Remember: []driver.Dedupe{entry}, New: []*driver.Record{one, two, other}})
+	settles := func(ref driver.Ref, forgets ...driver.Dedupe) *driver.Batch {
+		return &driver.Batch{Now: noon, Delete: []driver.Ref{ref}, ForgetSettled: forgets}
+	}
+	apply(t, s, settles(one.Ref, entry))
+	refuse(t, s, remember, driver.ErrDuplicateID, "a record of the event is left")
+	scope, key, event, expires := entry, entry, entry, entry
+	scope.Scope, key.Key, event.Event, expires.Expires = "order.paid", "K", other.ID, noon.Add(2*time.Hour)
+	apply(t, s, settles(two.Ref, scope, key, event, expires))
+	refuse(t, s, remember, driver.ErrDuplicateID, "none of the entries equals it")
+	apply(t, s, &driver.Batch{Now: noon, ForgetSettled: []driver.Dedupe{entry}})
+	apply(t, s, remember)
+
+	// Batches that come together are decided in their order.
+	three := ready(leased)
+	three.ID = entry.Event
+	apply(t, s, &driver.Batch{Now: noon, New: []*driver.Record{three}})
+	again := entry
+	again.Event = newID()
+	answers := make(chan error, 3)
+	for _, b := range []*driver.Batch{
+		{Now: noon, Remember: []driver.Dedupe{again}}, settles(three.Ref, entry), {Now: noon, Remember: []driver.Dedupe{again}},
+	} {
+		send(s, b, func(err error) { answers <- err })
+	}
+	require.ErrorIs(t, <-answers, driver.ErrDuplicateID)
+	require.NoError(t, <-answers)
+	require.NoError(t, <-answers)
+	known, found, err := r.reopen(t, s).Remembered(t.Context(), entry.Scope, entry.Key)
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, again.Event, known.Event)
 }
 
 func testForget(t *testing.T, r *rig) {

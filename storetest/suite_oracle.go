@@ -70,6 +70,7 @@ func (o *oracle) apply(b *driver.Batch, as assigned, epoch int64) *driver.Refuse
 	if refused := after.change(b); refused != nil {
 		return refused
 	}
+	after.forgetSettled(b)
 	if refused := after.leave(b, as); refused != nil {
 		return refused
 	}
@@ -125,6 +126,18 @@ func (o *oracle) remove(b *driver.Batch) *driver.RefusedError {
 		}
 	}
 	return nil
+}
+
+// forgetSettled applies ForgetSettled.
+func (o *oracle) forgetSettled(b *driver.Batch) {
+	for _, d := range b.ForgetSettled {
+		if slices.ContainsFunc(o.records, func(r oracleRecord) bool { return r.ID == d.Event }) {
+			continue
+		}
+		o.known = slices.DeleteFunc(o.known, func(k driver.Dedupe) bool {
+			return k.Scope == d.Scope && k.Key == d.Key && k.Event == d.Event && k.Expires.Equal(d.Expires)
+		})
+	}
 }
 
 // insert applies New.

@@ -177,12 +177,13 @@ func (w *walk) batch(leased bool) *driver.Batch {
 	b := &driver.Batch{Now: w.now}
 	dedupe := func() driver.Dedupe {
 		return driver.Dedupe{
-			Scope: fmt.Sprint("scope", w.IntN(2)), Key: fmt.Sprint("key", w.IntN(20)), Event: newID(),
+			Scope: fmt.Sprint("scope", w.IntN(2)), Key: fmt.Sprint("key", w.IntN(20)), Event: w.someEvent(),
 			Content: fmt.Sprint(w.IntN(100)), Expires: w.now.Add(time.Duration(w.IntN(20)-2) * time.Second),
 		}
 	}
 	w.chance(10, func() { b.Remember = append(b.Remember, dedupe()) })
 	w.chance(10, func() { b.Forget = append(b.Forget, dedupe()) })
+	w.chance(10, func() { b.ForgetSettled = append(b.ForgetSettled, w.settled(dedupe)) })
 	w.chance(5, func() {
 		if len(w.letters) > 0 {
 			b.Take = append(b.Take, w.letters[max(0, len(w.letters)-1-w.IntN(12))])
@@ -222,6 +223,14 @@ func (w *walk) batch(leased bool) *driver.Batch {
 	return b
 }
 
+// settled returns an entry that is known, or another one. Some events have records.
+func (w *walk) settled(other func() driver.Dedupe) driver.Dedupe {
+	if len(w.known) == 0 || w.IntN(4) == 0 {
+		return other()
+	}
+	return w.known[w.IntN(len(w.known))]
+}
+
 // leasedPart adds what needs the lease.
 func (w *walk) leasedPart(b *driver.Batch) {
 	w.chance(15, func() {
@@ -249,6 +258,14 @@ func (w *walk) leasedPart(b *driver.Batch) {
 	w.chance(8, func() {
 		b.Directives = append(b.Directives, directive(fmt.Sprint("subscription", w.IntN(4)), fmt.Sprint(w.IntN(100))))
 	})
+}
+
+// someEvent returns an event that may have records.
+func (w *walk) someEvent() driver.ID {
+	if w.IntN(2) == 0 {
+		return newID()
+	}
+	return w.ids[w.IntN(len(w.ids))]
 }
 
 // withdrawable returns the event of an incoming event that is scheduled, or any event.

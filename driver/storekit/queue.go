@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,7 +50,7 @@ func (j *Job[W]) Weight() int {
 	if b == nil {
 		return j.Work.Weight()
 	}
-	n := RowWeight * (len(b.Remember) + len(b.Forget) + len(b.Take) + len(b.Withdraw) + len(b.Accept) + len(b.Cancel) + len(b.New) +
+	n := RowWeight * (len(b.Remember) + len(b.Forget) + len(b.ForgetSettled) + len(b.Take) + len(b.Withdraw) + len(b.Accept) + len(b.Cancel) + len(b.New) +
 		len(b.Update) + len(b.Delete) + len(b.Bury) + len(b.Leave) + len(b.Ask) + len(b.Unask) + len(b.Answer))
 	for _, r := range b.New {
 		n += len(r.Payload) + len(r.Metadata) + len(r.Replay) + len(r.Progress)
@@ -279,16 +280,36 @@ func (q *Queue[W]) defersLocked() bool {
 }
 
 // Group returns how many of the first jobs fit into one commit: at least 1. A job for which alone returns true has a commit
-// of its own. A Control ends a group.
+// of its own. A Control ends a group. So does a batch that remembers what an earlier one of the group may forget: stores decide
+// ForgetSettled at the end of a commit.
 func Group[W Work](jobs []*Job[W], alone func(*Job[W]) bool) int {
 	if jobs[0].Control != nil || alone(jobs[0]) {
 		return 1
 	}
 	n, weight := 1, jobs[0].Weight()
+	var forgotten []driver.Dedupe
 	for ; n < len(jobs) && n < MaxGroup && jobs[n].Control == nil && !alone(jobs[n]); n++ {
+		if b := jobs[n-1].Batch; b != nil {
+			forgotten = append(forgotten, b.ForgetSettled...)
+		}
+		if remembersOneOf(jobs[n].Batch, forgotten) {
+			break
+		}
 		if weight += jobs[n].Weight(); weight > maxWeight {
 			break
 		}
 	}
 	return n
+}
+
+// remembersOneOf reports whether a batch remembers the name of one of some entries.
+func remembersOneOf(b *driver.Batch, entries []driver.Dedupe) bool {
+	if b == nil || len(b.Remember) == 0 || len(entries) == 0 {
+		return false
+	}
+	names := make(map[[2]string]bool, len(entries))
+	for _, e := range entries {
+		names[[2]string{e.Scope, e.Key}] = true
+	}
+	return slices.ContainsFunc(b.Remember, func(d driver.Dedupe) bool { return names[[2]string{d.Scope, d.Key}] })
 }

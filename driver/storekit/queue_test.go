@@ -119,6 +119,23 @@ func TestQueue_BoundsAGroup(t *testing.T) {
 	require.Equal(t, 1, storekit.Group(jobs[5:], never))
 }
 
+// A batch that remembers what an earlier one of the group may forget begins another group.
+func TestQueue_AGroupEndsBeforeANameThatItMayForget(t *testing.T) {
+	entry := driver.Dedupe{Scope: "order.placed", Key: "k", Event: driver.ID{1}}
+	same, other := entry, entry
+	same.Event, other.Key = driver.ID{2}, "l"
+	jobs := []*job{
+		{Batch: &driver.Batch{Remember: []driver.Dedupe{entry}}},
+		{Batch: &driver.Batch{ForgetSettled: []driver.Dedupe{entry}}},
+		{Batch: &driver.Batch{ForgetSettled: []driver.Dedupe{other}}},
+		{Batch: &driver.Batch{Remember: []driver.Dedupe{{Scope: "order.paid", Key: "k"}}}},
+		{Batch: &driver.Batch{Remember: []driver.Dedupe{same}}},
+		{Batch: &driver.Batch{}},
+	}
+	require.Equal(t, 4, storekit.Group(jobs, never))
+	require.Equal(t, 2, storekit.Group(jobs[4:], never))
+}
+
 func TestQueue_DefersAFewBatchesThatNobodyWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(never)

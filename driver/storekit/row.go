@@ -46,6 +46,7 @@ type fixedFields struct {
 
 	IdempotencyKey string      `json:"idempotency_key,omitempty"`
 	KeyExpires     time.Time   `json:"key_expires,omitzero"`
+	UntilSettled   bool        `json:"until_settled,omitempty"`
 	Slot           driver.Slot `json:"slot,omitempty"`
 }
 
@@ -92,6 +93,9 @@ func AppendBody(b []byte, r *driver.Record) []byte {
 	}
 	if !r.KeyExpires.IsZero() {
 		b = appendTime(append(b, `,"key_expires":`...), r.KeyExpires)
+	}
+	if r.UntilSettled {
+		b = append(b, `,"until_settled":true`...)
 	}
 	if r.Slot != 0 {
 		b = strconv.AppendUint(append(b, `,"slot":`...), uint64(r.Slot), 10)
@@ -143,7 +147,7 @@ func DecodeBody(body []byte, r *driver.Record) error {
 	}
 	r.Type, r.Key, r.Metadata, r.Published, r.Targets = f.Type, f.Key, f.Metadata, f.Published, f.Targets
 	r.Scheduled, r.Replay, r.Slot = f.Scheduled, f.Replay, f.Slot
-	r.IdempotencyKey, r.KeyExpires = f.IdempotencyKey, f.KeyExpires
+	r.IdempotencyKey, r.KeyExpires, r.UntilSettled = f.IdempotencyKey, f.KeyExpires, f.UntilSettled
 	if header&hasPayload != 0 {
 		r.Payload = body[size:len(body):len(body)]
 	}

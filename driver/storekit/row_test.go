@@ -25,6 +25,7 @@ func TestBody_RoundTrip(t *testing.T) {
 		}
 		if rapid.Bool().Draw(t, "idempotency") {
 			r.IdempotencyKey, r.KeyExpires = rapid.String().Draw(t, "idempotency key"), instant("key expires")
+			r.UntilSettled = rapid.Bool().Draw(t, "until settled")
 		}
 		if rapid.Bool().Draw(t, "metadata") {
 			r.Metadata = []byte(`{"a":"b"}`)

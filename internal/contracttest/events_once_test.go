@@ -426,3 +426,178 @@ func TestE8_AKeyInDoubt(t *testing.T) {
 		})
 	}
 }
+
+// untilSettled are the options of a key that is known until the event has settled.
+func untilSettled(key string, more ...eventbus.PublishOption) []eventbus.PublishOption {
+	return append(more, idem(key), eventbus.UntilSettled())
+}
+
+// With UntilSettled a key is known while its event is pending, however long, and free when it has settled, be it by a letter.
+func TestE8_UntilSettled(t *testing.T) {
+	onBoth(t, func(t *testing.T, bus *eventbus.Bus) {
+		got := new(journal[string])
+		mustSubscribe(t, bus, "*", eventbus.Typed(func(_ context.Context, payload string) error {
+			got.add(payload)
+			switch payload {
+			case "dies":
+				return eventbus.Permanent(errBoom)
+			case "retries":
+				if len(got.all()) < 6 {
+					return errBoom
+				}
+			}
+			return nil
+		}), eventbus.Named("a"), eventbus.Circuit(eventbus.NoCircuit()),
+			eventbus.Retry(eventbus.MaxRetries(9), eventbus.BaseDelay(100*24*time.Hour), eventbus.MaxDelay(100*24*time.Hour), eventbus.NoJitter))
+		require.NoError(t, bus.Start(t.Context()))
+		publish := func(payload string) eventbus.EventID {
+			t.Helper()
+			id := mustPublish(t, bus, "a", payload, untilSettled("k")...)
+			synctest.Wait()
+			return id
+		}
+		first := publish("1")
+		second := publish("2")
+		require.NotEqual(t, first, second, "the first is handled")
+		publish("dies")
+		pending := publish("retries")
+		time.Sleep(30 * 24 * time.Hour)
+		require.Equal(t, pending, publish("3"))
+		result, err := bus.PublishAndWait(t.Context(), "a", "4", untilSettled("k")...)
+		require.NoError(t, err)
+		require.Equal(t, eventbus.Repeated, result.Outcome)
+		require.Equal(t, pending, mustPublish(t, bus, "a", "5", idem("k")), "also without the option")
+		time.Sleep(171 * 24 * time.Hour)
+		require.NotEqual(t, pending, publish("6"))
+		require.Equal(t, []string{"1", "2", "dies", "retries", "retries", "retries", "6"}, got.all())
+
+		later := mustPublish(t, bus, "a", "later", untilSettled("l", eventbus.After(time.Hour))...)
+		require.Equal(t, later, mustPublish(t, bus, "a", "x", untilSettled("l")...))
+		require.NoError(t, bus.Cancel(t.Context(), later))
+		require.NotEqual(t, later, mustPublish(t, bus, "a", "7", untilSettled("l")...))
+		unrouted := mustPublish(t, bus, "no.subscription", "8", untilSettled("m")...)
+		synctest.Wait()
+		require.NotEqual(t, unrouted, mustPublish(t, bus, "no.subscription", "9", untilSettled("m")...))
+		synctest.Wait()
+		requireBalanced(t, bus)
+	})
+}
+
+// An event of several targets has settled with the last of them: isolated ones, held ones, and a replay that began before.
+func TestE8_UntilTheLastTargetHasSettled(t *testing.T) {
+	onBoth(t, func(t *testing.T, bus *eventbus.Bus) {
+		var dies atomic.Bool
+		dies.Store(true)
+		mustSubscribe(t, bus, "a", ok, eventbus.Named("coupled"))
+		held := mustSubscribe(t, bus, "a", ok, eventbus.Named("held"))
+		paused := mustSubscribe(t, bus, "a", ok, eventbus.Named("isolated"), eventbus.Isolated())
+		dying := mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
+			if dies.Load() {
+				return eventbus.Permanent(errBoom)
+			}
+			return nil
+		}, eventbus.Named("dying"), eventbus.Isolated(), eventbus.Circuit(eventbus.NoCircuit()))
+		require.NoError(t, bus.Start(t.Context()))
+		require.NoError(t, held.Pause())
+		require.NoError(t, paused.Pause())
+		id := mustPublish(t, bus, "a", "x", untilSettled("k")...)
+		pends := func(why string) {
+			t.Helper()
+			synctest.Wait()
+			require.Equal(t, id, mustPublish(t, bus, "a", "y", untilSettled("k")...), why)
+		}
+		pends("two are held, one is dead")
+		require.NoError(t, held.Resume())
+		pends("one is held")
+		require.NoError(t, dying.Pause())
+		dies.Store(false)
+		require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
+		require.NoError(t, paused.Resume())
+		pends("a replay is held")
+		require.NoError(t, dying.Resume())
+		synctest.Wait()
+		other := mustPublish(t, bus, "a", "z", untilSettled("k")...)
+		require.NotEqual(t, id, other)
+		synctest.Wait()
+		require.Empty(t, letters(t, bus))
+		requireBalanced(t, bus)
+	})
+}
+
+// A replay of an event that has settled takes no key, and frees none that another event has.
+func TestE8_AReplayTakesNoKey(t *testing.T) {
+	onBoth(t, func(t *testing.T, bus *eventbus.Bus) {
+		var dies atomic.Bool
+		dies.Store(true)
+		sub := mustSubscribe(t, bus, "a", func(context.Context, eventbus.Event) error {
+			if dies.Load() {
+				return eventbus.Permanent(errBoom)
+			}
+			return nil
+		}, eventbus.Named("a"), eventbus.Circuit(eventbus.NoCircuit()))
+		require.NoError(t, bus.Start(t.Context()))
+		dead := mustPublish(t, bus, "a", "x", untilSettled("k")...)
+		synctest.Wait()
+		dies.Store(false)
+		require.NoError(t, sub.Pause())
+		require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
+		synctest.Wait()
+		id := mustPublish(t, bus, "a", "y", untilSettled("k")...)
+		require.NotEqual(t, dead, id)
+		require.Equal(t, id, mustPublish(t, bus, "a", "z", untilSettled("k")...))
+		require.NoError(t, sub.Resume())
+		synctest.Wait()
+		require.NotEqual(t, id, mustPublish(t, bus, "a", "z", untilSettled("k")...))
+	})
+}
+
+// A store knows pending keys across a crash and beside, and frees them in the commit of the settlement.
+func TestE8_UntilSettledAcrossProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		require.NoError(t, noted(t, bus).Pause())
+		early := mustPublish(t, bus, "a", "early", untilSettled("early")...)
+		start(t, bus)
+		id := mustPublish(t, bus, "a", "1", untilSettled("k")...)
+		tx := disk.Begin()
+		inTx, err := bus.PublishTx(t.Context(), tx, "a", "2", untilSettled("tx")...)
+		require.NoError(t, err)
+		require.NoError(t, tx.Commit())
+		time.Sleep(48 * time.Hour)
+		disk.crash(bus)
+
+		again, _ := disk.open(t)
+		sub := noted(t, again)
+		start(t, again)
+		time.Sleep(time.Second)
+		for key, want := range map[string]eventbus.EventID{"early": early, "k": id, "tx": inTx} {
+			require.Equal(t, want, mustPublish(t, again, "a", "x", untilSettled(key)...), key)
+		}
+		require.NoError(t, sub.Resume())
+		time.Sleep(time.Second)
+		require.Empty(t, disk.Dump().Records)
+		for key, was := range map[string]eventbus.EventID{"early": early, "k": id, "tx": inTx} {
+			require.NotEqual(t, was, mustPublish(t, again, "a", "x", untilSettled(key)...), key)
+		}
+		time.Sleep(time.Second)
+		for _, entry := range disk.Dump().Remembered {
+			require.Empty(t, entry.Scope, "a key that nobody has")
+		}
+		shutdown(t, again)
+	})
+}
+
+// noted subscribes "a", which directives of an earlier process may hold.
+func noted(t *testing.T, bus *eventbus.Bus) *eventbus.Subscription {
+	t.Helper()
+	return mustSubscribe(t, bus, "a", ok, eventbus.Named("a"))
+}
+
+func TestE8_UntilSettledNeedsAKeyAndNoDuration(t *testing.T) {
+	bus, _ := newBus(t)
+	_, err := bus.Publish(t.Context(), "a", "x", eventbus.UntilSettled())
+	requireOptionError(t, err, "UntilSettled")
+	_, err = bus.Publish(t.Context(), "a", "x", idem("k"), eventbus.KeepFor(time.Hour), eventbus.UntilSettled())
+	requireOptionError(t, err, "KeepFor")
+}

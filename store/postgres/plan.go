@@ -41,6 +41,7 @@ type plan struct {
 	updated   []driver.Ref // of updates
 	deletes   []int64
 	settled   []settling
+	forgotten []driver.Dedupe // of ForgetSettled
 	bury      []*driver.Letter
 	left      []*driver.Incoming
 	asked     []*driver.Request
@@ -337,6 +338,7 @@ func (p *plan) apply(b *driver.Batch) {
 		p.deletes = append(p.deletes, int64(ref))
 		p.settle(b, ref, was.about)
 	}
+	p.forgotten = append(p.forgotten, b.ForgetSettled...)
 	p.bury = append(p.bury, b.Bury...)
 	p.left = append(p.left, b.Leave...)
 	p.asked = append(p.asked, b.Ask...)

@@ -37,6 +37,7 @@ func (p *plan) queue(b *pgx.Batch) {
 	p.queueInserts(b)
 	p.queueUpdates(b)
 	p.queueDeletes(b)
+	p.queueForgetSettled(b)
 	if p.claimed != nil {
 		p.queueClaim(b)
 	}
@@ -254,6 +255,23 @@ func (p *plan) queueUpdates(b *pgx.Batch) {
 		FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::smallint[], $5::boolean[], $6::text[], $7::bytea[], $8::bytea[], $9::bytea[]) AS n(ref, owner, kind, crashes, suspect, due, door, destination, progress)
 		WHERE r.ref = n.ref AND r.owner = $10`
 	p.queueChecked(b, sql, stateMissing, "updated records", len(l.refs), l.refs, l.owners, l.kinds, l.crashes, l.suspects, l.dues, l.doors, l.destinations, l.progress, p.c.row.epoch)
+}
+
+// queueForgetSettled removes the remembered entries of ForgetSettled whose events have no record any more. It comes after the
+// records.
+func (p *plan) queueForgetSettled(b *pgx.Batch) {
+	n := len(p.forgotten)
+	if n == 0 {
+		return
+	}
+	scopes, keys, events, expires := make([][]byte, n), make([][]byte, n), make([][16]byte, n), make([]string, n)
+	for i, d := range p.forgotten {
+		scopes[i], keys[i], events[i], expires[i] = []byte(d.Scope), []byte(d.Key), d.Event, storekit.TimeText(d.Expires)
+	}
+	const sql = `DELETE FROM ~.dedupe d USING unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::text[]) AS s(scope, key, event, expires)
+		WHERE d.scope = s.scope AND d.key = s.key AND d.event = s.event AND d.expires = s.expires
+			AND NOT EXISTS (SELECT 1 FROM ~.record r WHERE r.event = s.event)`
+	b.Queue(p.c.store.sql(sql), scopes, keys, events, expires)
 }
 
 func (p *plan) queueDeletes(b *pgx.Batch) {

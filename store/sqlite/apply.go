@@ -23,10 +23,11 @@ type transaction struct {
 	inserts     []insertion
 	written     int // of inserts
 	deletes     []driver.Ref
-	changes     driver.Change // of the batches applied so far
-	removed     int64         // incoming events
-	left        []leaving     // new incoming events
-	leftWritten int           // of left
+	settled     []driver.Dedupe // of ForgetSettled
+	changes     driver.Change   // of the batches applied so far
+	removed     int64           // incoming events
+	left        []leaving       // new incoming events
+	leftWritten int             // of left
 	asked       []asking
 	// deletions has the batches of deletes, with WithHistory.
 	deletions []deletion
@@ -50,6 +51,7 @@ func (tx *transaction) begin() error {
 	clear(tx.left)
 	clear(tx.asked)
 	tx.inserts, tx.deletes, tx.deletions, tx.left, tx.asked = tx.inserts[:0], tx.deletes[:0], tx.deletions[:0], tx.left[:0], tx.asked[:0]
+	tx.settled = tx.settled[:0]
 	m, err := tx.readMeta()
 	if err != nil {
 		return err
@@ -82,6 +84,9 @@ func (tx *transaction) commit() error {
 		return err
 	}
 	if err := tx.deleteRecords(); err != nil {
+		return err
+	}
+	if err := tx.forgetSettled(); err != nil {
 		return err
 	}
 	if err := tx.prune(); err != nil {
@@ -179,6 +184,7 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 	if len(b.Delete) > 0 && tx.store.cfg.history > 0 {
 		tx.deletions = append(tx.deletions, deletion{b})
 	}
+	tx.settled = append(tx.settled, b.ForgetSettled...)
 	for _, l := range b.Bury {
 		if err := tx.bury(l); err != nil {
 			return nil, err
@@ -257,31 +263,6 @@ func (tx *transaction) check(b *driver.Batch) (refusal, err error) {
 		return &driver.RefusedError{Ref: ref, Err: driver.ErrNotLeased}, nil
 	}
 	return tx.checkRequests(b)
-}
-
-// known returns the entry that refuses b.Remember[i], or nil.
-func (tx *transaction) known(b *driver.Batch, i int) (*driver.Dedupe, error) {
-	d := &b.Remember[i]
-	for _, earlier := range b.Remember[:i] {
-		if earlier.Scope == d.Scope && earlier.Key == d.Key && earlier.Expires.After(b.Aged()) {
-			earlier.Expires = earlier.Expires.Round(0).UTC()
-			return &earlier, nil
-		}
-	}
-	var known *driver.Dedupe
-	err := tx.one("SELECT event, content, expires FROM eventbus_dedupe WHERE scope = ? AND key = ?", func(stmt *sqlite3.Stmt) error {
-		k := &driver.Dedupe{Scope: d.Scope, Key: d.Key, Content: stmt.ColumnText(1)}
-		stmt.ColumnBytes(0, k.Event[:])
-		expires, err := storekit.ParseTime(stmt.ColumnText(2))
-		if err != nil {
-			return &CorruptError{Path: tx.store.path, Table: "eventbus_dedupe", Row: d.Key, Detail: err.Error()}
-		}
-		if k.Expires = expires; expires.After(b.Aged()) {
-			known = k
-		}
-		return nil
-	}, d.Scope, d.Key)
-	return known, err
 }
 
 func (tx *transaction) hasLetter(id driver.ID) (found bool, err error) {
@@ -439,31 +420,6 @@ func (tx *transaction) leasesBetween(from, to driver.Ref) bool {
 		}
 	}
 	return false
-}
-
-// prune removes some of the remembered ids that expired an hour ago, about once a second. The clock
-// of another process may be behind, and the clock of this one may be set back.
-func (tx *transaction) prune() error {
-	const some = 256
-	if tx.now.Sub(tx.pruned) < time.Second {
-		return nil
-	}
-	const sql = "DELETE FROM eventbus_dedupe WHERE (scope, key) IN (SELECT scope, key FROM eventbus_dedupe WHERE expires <= ? ORDER BY expires LIMIT ?)"
-	n, err := tx.w.exec(sql, storekit.TimeText(tx.now.Add(-time.Hour)), some)
-	done := n < some
-	if err == nil && tx.store.cfg.history > 0 {
-		none, failed := tx.pruneHistory()
-		done, err = done && none, failed
-	}
-	if err == nil {
-		answers, failed := tx.pruneAnswers()
-		done, err = done && answers, failed
-	}
-	if err == nil && done {
-		tx.pruned = tx.now
-	}
-	tx.pages += int64(n / 8)
-	return err
 }
 
 // catalogs returns the catalogs of all instances.

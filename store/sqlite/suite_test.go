@@ -72,7 +72,8 @@ func TestStore(t *testing.T) {
 	t.Parallel()
 	var parts []string // all
 	if testing.Short() {
-		parts = []string{"Submit", "Lease", "Tx", "Failure", "Close", "Watch", "Concurrent"} // what the race detector looks at
+		// What the race detector looks at, and planted bugs.
+		parts = []string{"Submit", "Lease", "Tx", "Failure", "Close", "Watch", "Concurrent", "Remember"}
 	}
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
 		path := testPath(t)
