@@ -152,7 +152,13 @@ type givenIDs struct {
 	mu    sync.Mutex // guards the following
 	known *dedupe.Memory[givenName, content]
 	// pending has the keys of UntilSettled. Their number is that of pending events.
-	pending map[givenName]content
+	pending map[givenName]pendingKey
+}
+
+// pendingKey is a key of UntilSettled.
+type pendingKey struct {
+	content
+	unsettled *atomic.Int32 // dispatches of the event
 }
 
 // givenName is an id or an idempotency key, as in driver.Dedupe.
@@ -165,8 +171,7 @@ type givenName struct {
 type content struct {
 	id             EventID
 	eventType, key string
-	until          time.Time // from when the name is not known any more; zero for ids and pending keys
-	unsettled      *atomic.Int32
+	until          int64 // Unix time in nanoseconds from when the name is not known any more; 0 for ids and pending keys
 }
 
 func idName(id EventID) givenName { return givenName{name: string(id[:])} }
@@ -202,11 +207,11 @@ func (g *givenIDs) isKnown(id EventID) bool {
 }
 
 func (g *givenIDs) lookupLocked(name givenName) (was content, known bool) {
-	if was, known = g.pending[name]; known {
-		return was, true
+	if is, pending := g.pending[name]; pending {
+		return is.content, true
 	}
 	was, known = g.known.Lookup(name)
-	return was, known && (was.until.IsZero() || was.until.After(g.aged()))
+	return was, known && (was.until == 0 || was.until > g.aged().UnixNano())
 }
 
 // take remembers the given ids and keys of a change, and removes repetitions. If a name is known for another content, take
@@ -228,7 +233,7 @@ func (g *givenIDs) take(c *opening) error {
 			case once.untilSettled:
 				g.pendsLocked(name, is, once)
 			default:
-				is.until = g.aged().Add(max(g.window, once.keep))
+				is.until = g.aged().Add(max(g.window, once.keep)).UnixNano()
 				g.known.Remember(name, is)
 			}
 		}
@@ -240,11 +245,10 @@ func (g *givenIDs) take(c *opening) error {
 func (g *givenIDs) pendsLocked(name givenName, is content, once *idempotency) {
 	once.unsettled = new(atomic.Int32)
 	once.unsettled.Add(1)
-	is.unsettled = once.unsettled
 	if g.pending == nil {
-		g.pending = make(map[givenName]content)
+		g.pending = make(map[givenName]pendingKey)
 	}
-	g.pending[name] = is
+	g.pending[name] = pendingKey{is, once.unsettled}
 }
 
 // joins makes the dispatch of a replay count for the key of its event, if that is pending.
