@@ -23,6 +23,7 @@ var (
 type simPublication struct {
 	eventType, key string
 	delay          time.Duration
+	once           simOnce
 }
 
 // simMatches is the patterns that are used, written out.
@@ -108,6 +109,7 @@ func (s *simulation) publication() (p simPublication, options []eventbus.Publish
 // publish publishes from outside.
 func (s *simulation) publish() {
 	p, options := s.publication()
+	options = append(options, s.once(&p)...)
 	id, err := s.bus.Publish(context.Background(), p.eventType, len(s.events), options...)
 	s.published(p, id, err, nil, nil)
 }
@@ -136,6 +138,9 @@ func (s *simulation) publishBatch() {
 // published tells the model of a publication, and checks whether it was refused
 // rightly.
 func (s *simulation) published(p simPublication, id eventbus.EventID, err error, inside *simCall, w *simWait) bool {
+	if s.repeats(p, id, err, inside) {
+		return false
+	}
 	should := s.refuses(p, inside != nil && inside.dispatch != nil, w)
 	s.logf("publish e%d %+v, by %s: %v", len(s.events), p, inside.by(), should)
 	simCheck(errors.Is(err, should), "Publish(%+v) by %s: %v, and should be %v", p, inside.by(), err, should)
@@ -152,6 +157,7 @@ func (s *simulation) published(p simPublication, id eventbus.EventID, err error,
 	if w != nil {
 		w.pending = max(1, len(places(to)))
 	}
+	s.model.remember(e)
 	s.model.publish(e, to, w)
 	return true
 }
@@ -184,6 +190,7 @@ func (s *simulation) order(c *simCall, do func()) {
 
 func (s *simulation) publishInside(c *simCall) {
 	p, options := s.publication()
+	options = append(options, s.once(&p)...)
 	var id eventbus.EventID
 	var err error
 	number := len(s.events)
@@ -240,6 +247,7 @@ func (s *simulation) cancelScheduled() {
 		d.wait.pending = 1
 	}
 	s.model.settle(d, eventbus.Cancelled)
+	s.model.forget(d.event)
 }
 
 // operate does something to a subscription.

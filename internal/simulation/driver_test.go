@@ -34,6 +34,8 @@ type simulation struct {
 	started               bool
 	isolation             bool       // every subscription is isolated
 	mixed                 *rand.Rand // decides which are, or nil
+	onces                 *rand.Rand // decides which publications have an idempotency key
+	repetitions           int        // of keys
 
 	steps     int
 	last      time.Duration // when the driver has looked last
@@ -134,6 +136,7 @@ type simEvent struct {
 	time      time.Duration   // its own time, once a handler has seen it
 	handled   map[string]bool // by which subscriptions
 	to        []string        // the subscriptions that it was certainly published for
+	settled   bool            // no dispatch of it was left, once
 	gone      map[string]bool // those for which it was cancelled or purged
 	perhaps   map[string]bool // those whose call may have been cut short, or have been too late
 }
@@ -266,6 +269,7 @@ func (s *simulation) setUp() {
 		random: s.random, merge: s.merge, ended: map[eventbus.Outcome]int64{},
 	}
 	s.isolation = s.chance(0.25)
+	s.onces = rand.New(rand.NewPCG(s.seed, 23))
 	if mixed := rand.New(rand.NewPCG(s.seed, 22)); !s.isolation && mixed.IntN(3) == 0 { // so that the others stay as they are
 		s.mixed = mixed
 	}
@@ -275,6 +279,7 @@ func (s *simulation) setUp() {
 	options := []eventbus.Option{
 		eventbus.WithRetry(policy), eventbus.WithConcurrency(s.concurrency), eventbus.WithQueueCapacity(s.capacity),
 		eventbus.WithObserver(s.observer()), eventbus.WithRandom(func() float64 { return s.random(s.now()) }),
+		eventbus.WithIdempotencyWindow(simWindow),
 	}
 	if s.capacity < eventbus.DefaultQueueCapacity {
 		options = append(options, eventbus.RefuseWhenFull())

@@ -26,7 +26,8 @@ type simModel struct {
 	ledger    eventbus.Ledger            // what has come in
 	ended     map[eventbus.Outcome]int64 // what has gone out
 	abandoned int
-	events    int // that have been published, or have become due
+	events    int                    // that have been published, or have become due
+	known     map[[2]string]simKnown // by event type and idempotency key
 }
 
 type simDispatch struct {
@@ -367,6 +368,7 @@ func (m *simModel) delay(d *simDispatch) time.Duration {
 func (m *simModel) settle(d *simDispatch, o eventbus.Outcome) {
 	m.open = slices.DeleteFunc(m.open, func(x *simDispatch) bool { return x == d })
 	m.ended[o]++
+	m.noteSettled(d.event)
 	d.state = "settled"
 	d.wait.ended(d, o)
 }

@@ -75,7 +75,7 @@ func TestSimulation(t *testing.T) {
 			schedules = 100
 		}
 	}
-	var next, steps, virtual, compared, together atomic.Int64
+	var next, steps, repeats, virtual, compared, together atomic.Int64
 	var violations violations
 	t.Run("schedules", func(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
@@ -85,6 +85,7 @@ func TestSimulation(t *testing.T) {
 					seed := *simBase + n
 					r := simulate(t, uint64(seed))
 					steps.Add(int64(r.steps))
+					repeats.Add(int64(r.repeats))
 					virtual.Add(int64(r.virtual))
 					if 0 < r.exact && r.exact < len(r.trace) {
 						together.Add(1)
@@ -105,8 +106,8 @@ func TestSimulation(t *testing.T) {
 		}
 	})
 	t.Logf("%d schedules were run twice, for the same traces; %d ended with calls at the same moment", compared.Load(), together.Load())
-	t.Logf("%d schedules, %d steps, %s of virtual time, %s",
-		min(next.Load(), int64(schedules)), steps.Load(), time.Duration(virtual.Load()).Round(time.Second), &violations)
+	t.Logf("%d schedules, %d steps, %d repetitions of keys, %s of virtual time, %s",
+		min(next.Load(), int64(schedules)), steps.Load(), repeats.Load(), time.Duration(virtual.Load()).Round(time.Second), &violations)
 	simulatePaced(t, schedules/storeShare)
 	simulateStores(t, schedules/storeShare)
 	simulateStandbys(t, schedules/storeShare)
@@ -156,6 +157,7 @@ func firstDifference(x, y []byte) string {
 
 type simResult struct {
 	steps     int
+	repeats   int // of idempotency keys
 	virtual   time.Duration
 	trace     []byte
 	exact     int // the length of the trace that the seed decides
@@ -172,7 +174,7 @@ func simulate(t *testing.T, seed uint64) (r simResult) {
 	defer func() {
 		p := recover() // synctest's: goroutines are left, and can never end
 		if s != nil {
-			r = simResult{s.steps, s.last, s.trace.Bytes(), s.trace.Len(), s.violation}
+			r = simResult{s.steps, s.repetitions, s.last, s.trace.Bytes(), s.trace.Len(), s.violation}
 			switch {
 			case s.recordsLater:
 				r.exact = 0
