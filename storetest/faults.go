@@ -91,7 +91,7 @@ func refusalOf(b *driver.Batch) error {
 	switch {
 	case len(b.Remember) > 0:
 		known := b.Remember[0]
-		known.Event = newID()
+		known.Event, known.Content = newID(), "another than "+known.Content // it is no repetition
 		return &driver.RefusedError{Known: &known, Err: driver.ErrDuplicateID}
 	case len(b.Take) > 0:
 		return &driver.RefusedError{Letter: b.Take[0], Err: driver.ErrNotFound}

@@ -227,7 +227,10 @@ func (m *storeModel) options(e *storeEvent) []eventbus.PublishOption {
 	case e.after > 0:
 		options = append(options, eventbus.After(e.after))
 	}
-	if e.given || e.learned {
+	switch {
+	case e.once != "":
+		options = append(options, eventbus.IdempotencyKey(e.once))
+	case e.given || e.learned:
 		options = append(options, eventbus.ID(e.id))
 	}
 	return options
@@ -240,9 +243,25 @@ func (p *storeProcess) publish(ctx context.Context, e *storeEvent) error {
 	s := p.sim
 	before := p.receivers(e.eventType)
 	s.publishes("publish", e)
-	_, err := p.bus.Publish(ctx, e.eventType, storePayload{e.n}, s.options(e)...)
+	id, err := p.bus.Publish(ctx, e.eventType, storePayload{e.n}, s.options(e)...)
 	s.published(p, err == nil, err, p.still(before, e.eventType), e)
+	if e.once != "" && err == nil {
+		s.returns(e, id)
+		s.tally.keyed.Add(1)
+	}
 	return err
+}
+
+// returns checks that all publications of a key return one id.
+func (m *storeModel) returns(e *storeEvent, id eventbus.EventID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case e.returned.IsZero():
+		e.returned = id
+	case e.returned != id:
+		m.failf(e, "the key %q returned the id %s, and now %s", e.once, e.returned, id)
+	}
 }
 
 func (p *storeProcess) publishAndWait(e *storeEvent, limit time.Duration) error {

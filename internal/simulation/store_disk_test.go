@@ -258,7 +258,9 @@ func (p *storeProcess) repeat(rng *rand.Rand, e *storeEvent, err error) {
 	}
 	s := p.sim
 	s.mu.Lock()
-	e.id, e.learned = unknown.ID, true
+	if e.once == "" { // otherwise the key tells them apart, and each call has its own id
+		e.id, e.learned = unknown.ID, true
+	}
 	s.mu.Unlock()
 	for n := 0; err != nil && n < 40; n++ {
 		time.Sleep(ms(rng, 300))

@@ -69,8 +69,10 @@ type storeEvent struct {
 	shown     time.Time // the latest that the wall clock has shown since, at its steps
 	id        eventbus.EventID
 	given     bool
-	learned   bool          // the id is that of an *IndeterminateError
-	batch     []*storeEvent // published together
+	once      string           // the idempotency key of some that are given, instead of an id; empty for none
+	returned  eventbus.EventID // for once, by the first Publish
+	learned   bool             // the id is that of an *IndeterminateError
+	batch     []*storeEvent    // published together
 
 	attempts, acked, unknown, refused int // calls that published it
 	accepted, unrouted                bool
@@ -279,7 +281,7 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 	if len(b.New)+len(b.Leave) == 0 { // without targets
 		for _, r := range b.Remember {
 			for _, e := range m.events {
-				e.unrouted = e.unrouted || (e.given || e.learned) && e.id == eventbus.EventID(r.Event)
+				e.unrouted = e.unrouted || (e.given || e.learned) && e.id == eventbus.EventID(r.Event) || e.once != "" && e.once == r.Key && e.eventType == r.Scope
 			}
 		}
 	}

@@ -34,15 +34,15 @@ const storeShare = 4
 type storeTally struct {
 	schedules, processes, crashes, restarts   atomic.Int64
 	besides, repeats, claimFaults, readFaults atomic.Int64
-	clockSteps, detached, takenOver           atomic.Int64
+	clockSteps, detached, takenOver, keyed    atomic.Int64
 	violations                                violations
 }
 
 func (t *storeTally) String() string {
 	return fmt.Sprintf("%d store schedules, %d processes, %d crashes, %d restarts, %d processes beside, "+
-		"%d repetitions of unknown publications, %d faults of claims, %d of reads, %d steps of the wall clock, %d subscriptions detached, %d taken over, %s",
+		"%d repetitions of unknown publications, %d publications with idempotency keys, %d faults of claims, %d of reads, %d steps of the wall clock, %d subscriptions detached, %d taken over, %s",
 		t.schedules.Load(), t.processes.Load(), t.crashes.Load(), t.restarts.Load(), t.besides.Load(),
-		t.repeats.Load(), t.claimFaults.Load(), t.readFaults.Load(), t.clockSteps.Load(), t.detached.Load(), t.takenOver.Load(), &t.violations)
+		t.repeats.Load(), t.keyed.Load(), t.claimFaults.Load(), t.readFaults.Load(), t.clockSteps.Load(), t.detached.Load(), t.takenOver.Load(), &t.violations)
 }
 
 // simulateStores runs store schedules. In each, several processes follow each other on the data of
