@@ -400,6 +400,9 @@ func (l *DeadLetter) invalid() string {
 	if reason := checkKey(l.Event.Key); reason != "" {
 		return fmt.Sprintf("event.key %q: %s", shorten(l.Event.Key), reason)
 	}
+	if reason := checkKey(l.Event.IdempotencyKey); reason != "" {
+		return fmt.Sprintf("event.idempotency_key %q: %s", shorten(l.Event.IdempotencyKey), reason)
+	}
 	for _, t := range []*time.Time{&l.Event.Time, &l.DiedAt, &l.Due} {
 		if *t = t.UTC(); !driver.Storable(*t) {
 			return badTime

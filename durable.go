@@ -118,6 +118,7 @@ func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []
 	if err != nil {
 		return 0, err
 	}
+	o.nameFolded()
 	return j.intake.accepted(&o), nil
 }
 
@@ -151,6 +152,9 @@ func (j *durable) acceptDurably(ctx context.Context, inside bool, c *opening) er
 			for _, d := range c.all() {
 				c.events = append(c.events, d.event(j.time))
 			}
+		}
+		if err := j.needNoRoom(ctx, c, inside); err != nil || c.d == nil {
+			return err
 		}
 		if err := j.acquireQuota(ctx, c, inside); err != nil {
 			return err

@@ -60,6 +60,9 @@ func (j *durable) batchOf(c *change) *changeBatch {
 	case toAccept:
 		for _, d := range c.all() {
 			r.batch.Remember = append(r.batch.Remember, j.remembered(d, now.UTC)...)
+			if len(d.to.subscriptions) == 0 { // no record is left that could free its key
+				r.batch.ForgetSettled = append(r.batch.ForgetSettled, entriesToFree(d)...)
+			}
 			r.insertEvent(d)
 		}
 	case toReplay:
@@ -126,7 +129,7 @@ func (r *changeBatch) insert(d *dispatch, record *driver.Record) {
 // settle an event before this one asks whether the store has it.
 func (r *changeBatch) leave() {
 	b := &r.batch
-	b.New, b.Remember, r.opened = nil, nil, nil
+	b.New, b.Remember, b.ForgetSettled, r.opened = nil, nil, nil, nil
 	for _, d := range r.change.all() {
 		record := r.bus.durable.encodeIncoming(b, d, r.change.kind == toAccept)
 		b.Leave = append(b.Leave, &driver.Incoming{Record: record, Codec: r.bus.config.codecName()})
@@ -179,9 +182,11 @@ func (r *changeBatch) settle() {
 	if r.change.letter != nil {
 		r.batch.bury(&r.change.letter.DeadLetter)
 	}
-	r.batch.ForgetSettled = entriesToFree(d)
+	if len(d.to.subscriptions) > 0 { // otherwise the batch that accepted it has freed the key
+		r.batch.ForgetSettled = entriesToFree(d)
+	}
 	if r.change.outcome == Cancelled && d.from().replay == nil { // a handler may have had the event of a replay
-		r.batch.Forget = entriesToForget(d.id, d.to.eventType, d.from().once.key)
+		r.batch.cancels(d.id, d.to.eventType, d.from().once.key)
 	}
 	r.batch.Deferrable = r.change.outcome == Handled && !r.bus.durable.isAwaited(d)
 }

@@ -2,8 +2,10 @@ package eventbus
 
 import (
 	"context"
+	"crypto/sha1" //nolint:gosec // RFC 9562 demands it
 	"encoding/json"
 	"fmt"
+	"io"
 	"iter"
 	"maps"
 	"reflect"
@@ -145,6 +147,30 @@ func ParseEventID(s string) (EventID, error) {
 		return EventID{}, &EventError{Field: "id", Value: shorten(s), Reason: "not a UUID of the form 8-4-4-4-12 hexadecimal digits"}
 	}
 	return id, nil
+}
+
+// DeriveID returns the id that follows from an id and a name: a UUID of version 5 (RFC 9562), the same each time. With the id of a
+// request, or of an event in another system, as the parent, a publication that is repeated has the same id.
+func DeriveID(parent EventID, name string) (id EventID) {
+	hash := sha1.New() //nolint:gosec // RFC 9562 demands it
+	_, _ = hash.Write(parent[:])
+	_, _ = io.WriteString(hash, name)
+	copy(id[:], hash.Sum(nil))
+	id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80
+	return id
+}
+
+// ChildID returns the id of an event that a handler publishes, for the option ID: it is the same each time that the handler handles
+// the event, also in a retry and after a crash, so the child is published once. It derives from the event, the name under which its
+// delivery to the subscription was recorded, the number of edits, and name, which tells several children apart. Outside a
+// handler it is the zero id, which ID refuses.
+func ChildID(ctx context.Context, name string) EventID {
+	c := callFrom(ctx)
+	if c == nil {
+		return EventID{}
+	}
+	d := c.dispatch
+	return DeriveID(d.id, fmt.Sprintf("%q %d %s", d.to.nameAt(c.target), d.replay().edits, name))
 }
 
 // EventMetadata is the names and values of an event. It is immutable, so handlers share it. The

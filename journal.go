@@ -41,6 +41,8 @@ type journal interface {
 
 	// prepare gives a publication what its handlers get: the payload, and values of the publisher's context.
 	prepare(ctx context.Context, d *dispatch) error
+	// isRepeated reports whether a dispatch repeats an event whose idempotency key or given id is known. It then has the id of that.
+	isRepeated(ctx context.Context, d *dispatch) (bool, error)
 	// accept waits for room, and makes a dispatch, or a batch, runnable: those whose ids are new, of which it returns the
 	// number. The error is a refusal, or an *IndeterminateError.
 	accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error)
@@ -103,15 +105,21 @@ type journal interface {
 type opening struct {
 	d     *dispatch
 	batch []*dispatch // if there are several; d is the first
-	// published is batch before the dispatches with known ids were removed.
-	published []*dispatch
-	events    []Event   // for Observer.Accepted
-	inside    bool      // a handler publishes them
-	left      bool      // the events were left in incoming
-	follows   bool      // what was published before it in transactions is taken in
-	counted   bool      // intake.quota has the records
-	pass      room.Pass // of acquireRoom
+	// published is batch before the repetitions were removed. Of those, repetitions has the ones that repeat an earlier event, whose id
+	// they have, and folded those that repeat another one of the batch.
+	published   []*dispatch
+	repetitions map[*dispatch]bool
+	folded      []folded
+	events      []Event   // for Observer.Accepted
+	inside      bool      // a handler publishes them
+	left        bool      // the events were left in incoming
+	follows     bool      // what was published before it in transactions is taken in
+	counted     bool      // intake.quota has the records
+	pass        room.Pass // of acquireRoom
 }
+
+// folded is a dispatch of a batch that repeats another one of it.
+type folded struct{ again, first *dispatch }
 
 // all returns the dispatches.
 func (o *opening) all() []*dispatch {

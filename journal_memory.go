@@ -153,7 +153,12 @@ func (j *memoryJournal) accept(ctx context.Context, inside bool, d *dispatch, ba
 	if err != nil {
 		return 0, err
 	}
+	o.nameFolded()
 	return j.intake.accepted(o), nil
+}
+
+func (j *memoryJournal) isRepeated(_ context.Context, d *dispatch) (bool, error) {
+	return j.intake.given.has(d), nil
 }
 
 // acceptUnqueued accepts dispatches of which some take no room in the queue.

@@ -2,10 +2,7 @@ package eventbus
 
 import (
 	"bytes"
-	"context"
-	"crypto/sha1" //nolint:gosec // RFC 9562 demands it
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -61,7 +58,8 @@ func IdempotencyKey(key string) PublishOption {
 // UntilSettled makes the event's IdempotencyKey unique among pending events: the bus knows the key until the event has settled, and
 // no longer. An event has settled when none of its deliveries is left: each was handled, dropped, or is in a dead letter. While it is
 // pending, the bus does not forget the key, not in memory either; while a replay of it is pending that began before it had settled,
-// neither. A replay does not take a free key again. Without IdempotencyKey, and with KeepFor, it is an *OptionError.
+// neither. A replay does not take a free key again. What is published while the handler runs is a repetition too, even if the handler
+// has read its data before: give such work a key of its own. Without IdempotencyKey, and with KeepFor, it is an *OptionError.
 func UntilSettled() PublishOption {
 	return func(p publication) publication {
 		p.once.untilSettled = true
@@ -95,30 +93,6 @@ func KeepFor(d time.Duration) PublishOption {
 		p.once.keep = d
 		return p
 	}
-}
-
-// DeriveID returns the id that follows from an id and a name: a UUID of version 5 (RFC 9562), the same each time. With the id of a
-// request, or of an event in another system, as the parent, a publication that is repeated has the same id.
-func DeriveID(parent EventID, name string) (id EventID) {
-	hash := sha1.New() //nolint:gosec // RFC 9562 demands it
-	_, _ = hash.Write(parent[:])
-	_, _ = io.WriteString(hash, name)
-	copy(id[:], hash.Sum(nil))
-	id[6], id[8] = id[6]&0x0f|0x50, id[8]&0x3f|0x80
-	return id
-}
-
-// ChildID returns the id of an event that a handler publishes, for the option ID: it is the same each time that the handler handles
-// the event, also in a retry and after a crash, so the child is published once. It derives from the event, the name under which its
-// delivery to the subscription was recorded, the number of edits, and name, which tells several children apart. Outside a
-// handler it is the zero id, which ID refuses.
-func ChildID(ctx context.Context, name string) EventID {
-	c := callFrom(ctx)
-	if c == nil {
-		return EventID{}
-	}
-	d := c.dispatch
-	return DeriveID(d.id, fmt.Sprintf("%q %d %s", d.to.nameAt(c.target), d.replay().edits, name))
 }
 
 // idempotency is the idempotency key of an event. The zero value is none.
@@ -276,7 +250,9 @@ func (g *givenIDs) settled(d *dispatch) {
 	if once.unsettled.Add(-1) > 0 {
 		return
 	}
-	delete(g.pending, givenName{d.to.eventType, once.key})
+	if name := (givenName{d.to.eventType, once.key}); g.pending[name].unsettled == once.unsettled {
+		delete(g.pending, name)
+	}
 	if len(g.pending) == 0 {
 		g.pending = nil // a map keeps the memory of removed keys
 	}
@@ -296,16 +272,26 @@ func (g *givenIDs) unknown(c *opening) error {
 	return g.unknownLocked(c)
 }
 
+// unknownLocked also takes back what was folded into a dispatch that is known: it may have only one name of that.
 func (g *givenIDs) unknownLocked(c *opening) error {
 	batch := make(map[givenName]*dispatch)
 	var fresh []*dispatch
-	for _, d := range c.all() {
-		known, err := g.repeatsLocked(d, batch)
+	c.folded = nil
+	for _, d := range c.notRepeated() {
+		known, err := g.repeatsKnownLocked(d)
+		switch first := d.firstOf(batch); {
+		case err != nil:
+		case known:
+			c.repeats(d)
+			continue
+		case first != nil:
+			if err = d.repeatsInBatch(first); err == nil {
+				c.folded = append(c.folded, folded{d, first})
+				continue
+			}
+		}
 		if err != nil {
 			return c.errorAt(d, err)
-		}
-		if known {
-			continue
 		}
 		fresh = append(fresh, d)
 		for _, name := range d.names() {
@@ -316,36 +302,54 @@ func (g *givenIDs) unknownLocked(c *opening) error {
 	return nil
 }
 
-// repeatsLocked reports whether a dispatch repeats an earlier event, or one before it in its batch, and gives it the id of that one.
-func (g *givenIDs) repeatsLocked(d *dispatch, batch map[givenName]*dispatch) (repeats bool, err error) {
+// firstOf returns the dispatch of a batch that has a name of this one, or nil.
+func (d *dispatch) firstOf(batch map[givenName]*dispatch) *dispatch {
+	if len(batch) == 0 {
+		return nil
+	}
+	for _, name := range d.names() {
+		if first := batch[name]; first != nil {
+			return first
+		}
+	}
+	return nil
+}
+
+// repeatsKnownLocked reports whether a dispatch repeats an earlier event, and gives it the id of that.
+func (g *givenIDs) repeatsKnownLocked(d *dispatch) (repeats bool, err error) {
 	for _, name := range d.names() {
 		was, known := g.lookupLocked(name)
-		first := batch[name]
 		switch {
-		case known:
-		case first == nil:
+		case !known:
 			continue
+		case name.scope != "":
+			if err = d.differsByKey(was.id, was.key); err == nil {
+				d.id = was.id
+			}
 		default:
-			was = content{id: first.id, eventType: first.to.eventType, key: first.key}
+			err = d.differsByID(was.eventType, was.key)
 		}
-		if name.scope != "" {
-			return true, d.repeatsKey(was.id, was.key)
-		}
-		is := content{id: d.id, eventType: d.to.eventType, key: d.key}
-		switch {
-		case was != is:
-			return true, fmt.Errorf("%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
-				ErrDuplicateID, d.id, was.eventType, was.key, is.eventType, is.key)
-		case !known && !bytes.Equal(payloadBytes(first.payload), payloadBytes(d.payload)) && d.row() != nil:
-			return true, fmt.Errorf("%w: %s is twice in the batch, with different payloads", ErrDuplicateID, d.id)
-		}
-		return true, nil
+		return true, err
 	}
 	return false, nil
 }
 
-// repeatsKey gives a dispatch the id of the event that has its idempotency key, unless it must be another event.
-func (d *dispatch) repeatsKey(id EventID, key string) error {
+// repeatsInBatch returns an error unless a dispatch is a repetition of another one of its batch, one of whose names it has.
+func (d *dispatch) repeatsInBatch(first *dispatch) error {
+	if once := d.from().once.key; once != "" && once == first.from().once.key && d.to.eventType == first.to.eventType {
+		return d.differsByKey(first.id, first.key)
+	}
+	if err := d.differsByID(first.to.eventType, first.key); err != nil {
+		return err
+	}
+	if d.row() != nil && !bytes.Equal(payloadBytes(first.payload), payloadBytes(d.payload)) {
+		return fmt.Errorf("%w: %s is twice in the batch, with different payloads", ErrDuplicateID, d.id)
+	}
+	return nil
+}
+
+// differsByKey returns an error if a dispatch must be another event than the one that has its idempotency key.
+func (d *dispatch) differsByKey(id EventID, key string) error {
 	once := d.origin.once.key
 	switch {
 	case key != d.key:
@@ -353,8 +357,16 @@ func (d *dispatch) repeatsKey(id EventID, key string) error {
 	case d.origin.given && id != d.id:
 		return fmt.Errorf("%w: the idempotency key %q was given to the event %s, and now to %s", ErrDuplicateID, shorten(once), id, d.id)
 	}
-	d.id = id
 	return nil
+}
+
+// differsByID returns an error if a dispatch must be another event than the one that has its id.
+func (d *dispatch) differsByID(eventType, key string) error {
+	if eventType == d.to.eventType && key == d.key {
+		return nil
+	}
+	return fmt.Errorf("%w: %s was given to an event of type %q with key %q, and now to one of %q with %q",
+		ErrDuplicateID, d.id, eventType, key, d.to.eventType, d.key)
 }
 
 // errorAt returns the error of a publication of the change.
@@ -363,6 +375,29 @@ func (c *opening) errorAt(d *dispatch, err error) error {
 		return err
 	}
 	return &BatchError{Index: slices.Index(c.published, d), EventType: shorten(d.to.eventType), Err: err}
+}
+
+// repeats notes that a dispatch repeats an earlier event.
+func (c *opening) repeats(d *dispatch) {
+	if c.repetitions == nil {
+		c.repetitions = make(map[*dispatch]bool)
+	}
+	c.repetitions[d] = true
+}
+
+// notRepeated returns the published dispatches that repeat no earlier event.
+func (c *opening) notRepeated() []*dispatch {
+	if c.published == nil {
+		return c.all()
+	}
+	return slices.DeleteFunc(slices.Clone(c.published), func(d *dispatch) bool { return c.repetitions[d] })
+}
+
+// nameFolded gives the dispatches that repeat another one of the batch the id of that, which is final.
+func (c *opening) nameFolded() {
+	for _, f := range c.folded {
+		f.again.id = f.first.id
+	}
 }
 
 // leave makes fresh the dispatches of the change: the others are repetitions.
@@ -402,11 +437,21 @@ func (c *opening) repeated(b *Bus, known *driver.Dedupe) error {
 	if i < 0 {
 		return fmt.Errorf("%w: %s", ErrDuplicateID, known.Key)
 	}
-	if err := b.durable.repeats(all[i], known); err != nil {
-		return c.errorAt(all[i], err)
+	d := all[i]
+	if err := b.durable.repeats(d, known); err != nil {
+		return c.errorAt(d, err)
 	}
-	c.leave(slices.Delete(slices.Clone(all), i, i+1))
-	return nil
+	return c.remove(b, d)
+}
+
+// remove removes a dispatch that repeats an earlier event.
+func (c *opening) remove(b *Bus, d *dispatch) error {
+	c.repeats(d)
+	if c.published == nil {
+		c.leave(nil)
+		return nil
+	}
+	return b.intake.given.unknown(c)
 }
 
 // isNamed reports whether a remembered id or idempotency key is the dispatch's.
@@ -421,7 +466,11 @@ func (d *dispatch) isNamed(known *driver.Dedupe) bool {
 // dispatch the id of that event.
 func (j *durable) repeats(d *dispatch, known *driver.Dedupe) error {
 	if known.Scope != "" {
-		return d.repeatsKey(EventID(known.Event), known.Content)
+		err := d.differsByKey(EventID(known.Event), known.Content)
+		if err == nil {
+			d.id = EventID(known.Event)
+		}
+		return err
 	}
 	if j.rememberedID(d, known.Expires).Content != known.Content {
 		return fmt.Errorf("%w: %s was given to another event; its type, key or payload differs", ErrDuplicateID, known.Key)

@@ -104,8 +104,8 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		w.origin = *d.origin
 	}
 	w.origin.waiter, d.origin = w, &w.origin
-	if w.wouldDeadlock(d) && !b.intake.given.has(d) {
-		return refuse(fmt.Errorf("%w: the event that is being handled, or one that waits for it, has the place of the key %q; publish without waiting, or with another key", ErrWouldDeadlock, d.key))
+	if err := b.intake.refuseDeadlock(ctx, w, d); err != nil {
+		return refuse(err)
 	}
 	defer b.journal.awaits(d.id, w)()
 	fresh, err := b.journal.accept(ctx, inside, d, nil)
@@ -139,6 +139,17 @@ func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any,
 		}
 	}
 	return w.result(r, eventType)
+}
+
+// refuseDeadlock returns an error for an event that would wait for the caller's own, unless it is a repetition.
+func (in *intake) refuseDeadlock(ctx context.Context, w *waiter, d *dispatch) error {
+	if !w.wouldDeadlock(d) {
+		return nil
+	}
+	if known, err := in.journal.isRepeated(ctx, d); known || err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: the event that is being handled, or one that waits for it, has the place of the key %q; publish without waiting, or with another key", ErrWouldDeadlock, d.key)
 }
 
 // waiter is a PublishAndWait call in progress. It contains the origin of its dispatch, which saves an

@@ -15,6 +15,25 @@ import (
 
 // acquireQuota adds the dispatches of a publication. It waits for room until ctx ends, the bus shuts down, or the store
 // fails: a restart waits for the publishers that are entering.
+// needNoRoom removes the repetitions from a publication that has no room in the quota: they need none.
+func (j *durable) needNoRoom(ctx context.Context, c *opening, inside bool) error {
+	if q := &j.intake.quota; inside || q.Most == 0 || q.Used()+c.records() <= q.Most {
+		return nil
+	}
+	for i := 0; i < len(c.all()); i++ {
+		d := c.all()[i]
+		known, err := j.isRepeated(ctx, d)
+		if err == nil && known {
+			err = c.remove(j.Bus, d) // others may take its place
+			i = -1
+		}
+		if err != nil {
+			return c.errorAt(d, err)
+		}
+	}
+	return nil
+}
+
 func (j *durable) acquireQuota(ctx context.Context, c *opening, inside bool) error {
 	q, n := &j.intake.quota, c.records()
 	c.counted = true

@@ -232,7 +232,7 @@ func (j *durable) decodeRow(r *record, to *targets) *dispatch {
 	if r.IdempotencyKey != "" {
 		d.origin.once = idempotency{key: r.IdempotencyKey, known: r.KeyExpires.IsZero(), untilSettled: r.UntilSettled}
 		if !d.origin.once.known && !r.UntilSettled {
-			d.origin.once.keep = r.KeyExpires.Sub(now.UTC)
+			d.origin.once.keep = r.KeyExpires.Sub(r.Published) // from when the event is taken in
 		}
 	}
 	if !r.Scheduled.IsZero() {
@@ -419,13 +419,14 @@ func entriesToFree(d *dispatch) []driver.Dedupe {
 	return []driver.Dedupe{entry}
 }
 
-// entriesToForget returns the entries of an event that is cancelled: its id, and its idempotency key if it has one.
-func entriesToForget(id EventID, eventType, once string) []driver.Dedupe {
-	entries := []driver.Dedupe{eventIDEntry(id)}
+// cancels makes the batch forget the id of an event that it cancels, and its idempotency key if no other event has taken that.
+func (w *batch) cancels(id EventID, eventType, once string) {
+	w.Forget = append(w.Forget, eventIDEntry(id))
 	if once != "" {
-		entries = append(entries, keyEntry(eventType, once))
+		entry := keyEntry(eventType, once)
+		entry.Event = driver.ID(id)
+		w.ForgetSettled = append(w.ForgetSettled, entry)
 	}
-	return entries
 }
 
 // eventIDEntry returns the entry of the table of remembered ids for an event id.

@@ -161,7 +161,7 @@ func (j *durable) withdraw(ctx context.Context, id EventID, entry *AuditEntry, a
 	w := newBatch(j.time)
 	w.Withdraw = []driver.ID{driver.ID(id)}
 	if r := page.Events[0].Record; r.Replay == nil { // a handler may have had the event of a replay
-		w.Forget = entriesToForget(id, r.Type, r.IdempotencyKey)
+		w.cancels(id, r.Type, r.IdempotencyKey)
 	}
 	w.audit(entry)
 	w.answer(answers, nil)

@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -340,8 +341,21 @@ func (ds *destinations) evict(b *Bus) (victim *dispatch, drops bool) {
 	if !ds.isFull() { // another call was first
 		return nil, false
 	}
-	for _, o := range slices.SortedFunc(slices.Values(ds.all()), func(x, y *door) int { return int(y.seats.Load() - x.seats.Load()) }) {
-		if victim, drops = o.shorten(b); victim != nil {
+	type length struct {
+		of    *door
+		seats int32
+	}
+	var all []length
+	for _, o := range ds.all() {
+		all = append(all, length{o, o.seats.Load()})
+	}
+	shorter := func(x, y length) int { return cmp.Compare(x.seats, y.seats) }
+	if victim, drops = slices.MaxFunc(all, shorter).of.shorten(b); victim != nil {
+		return victim, drops
+	}
+	slices.SortFunc(all, shorter)
+	for _, next := range slices.Backward(all) {
+		if victim, drops = next.of.shorten(b); victim != nil {
 			break
 		}
 	}

@@ -139,8 +139,11 @@ func WithoutHandlers() Option {
 
 // checkTool refuses a tool without a store.
 func (c *config) checkTool() error {
-	if c.tool && c.store == nil {
+	switch {
+	case c.tool && c.store == nil:
 		return &OptionError{Option: "WithoutHandlers", Reason: "needs WithStore: a bus in memory has nothing but what its handlers do"}
+	case c.tool && c.retention != 0:
+		return &OptionError{Option: "WithLetterRetention", Value: c.retention.String(), Reason: "has no effect WithoutHandlers: give it to the bus that runs the handlers"}
 	}
 	return nil
 }

@@ -43,8 +43,10 @@ type Batch struct {
 	Update []*Record
 	// Delete removes records that the lease has. If it does not have one, the batch is refused.
 	Delete []Ref
-	// ForgetSettled removes entries from the table of remembered ids that equal these in Scope, Key, Event and Expires, if no record of
-	// Event is left. Others are ignored.
+	// ForgetSettled removes entries from the table of remembered ids that equal these in Scope, Key and Event, and in Expires unless
+	// that is zero here, if after the batch no record and no incoming event of Event is left. Others are ignored. A store may decide
+	// it at the end of a commit of several batches, if none of them remembers the same Scope and Key after it: storekit.Group
+	// sees to that.
 	ForgetSettled []Dedupe
 	// Bury inserts letters. An id that exists, or is twice in Bury, is skipped: an import may repeat.
 	Bury []*Letter

@@ -32,15 +32,20 @@ func (m *Model) applyLocked(s *modelStore, b *driver.Batch) error {
 	return nil
 }
 
-// forgetSettled removes a remembered entry if no record of its event is left.
+// forgetSettled removes a remembered entry if nothing of its event is left.
 func (tx *transaction) forgetSettled(d driver.Dedupe) {
 	key := dedupeKey{d.Scope, d.Key}
 	was, known := tx.remember[key]
-	if !known || was.Event != d.Event || !was.Expires.Equal(d.Expires) {
+	if !known || was.Event != d.Event || !d.Expires.IsZero() && !was.Expires.Equal(d.Expires) {
 		return
 	}
 	for _, r := range tx.records {
 		if r.ID == d.Event {
+			return
+		}
+	}
+	for _, in := range tx.incoming {
+		if in.Record.ID == d.Event {
 			return
 		}
 	}
@@ -100,15 +105,15 @@ func (tx *transaction) apply(b *driver.Batch) error {
 		}
 		set(tx, tx.records, ref, nil)
 	}
-	for _, d := range b.ForgetSettled {
-		tx.forgetSettled(d)
-	}
 	for _, l := range b.Bury {
 		if tx.letters[l.ID] == nil {
 			tx.setLetter(l.ID, l)
 		}
 	}
 	left, asked := tx.leave(b.Leave), tx.ask(b.Ask)
+	for _, d := range b.ForgetSettled {
+		tx.forgetSettled(d)
+	}
 	for _, id := range b.Unask {
 		if err := tx.unask(id); err != nil {
 			return err

@@ -359,6 +359,16 @@ func testForgetSettled(t *testing.T, r *rig) {
 	apply(t, s, &driver.Batch{Now: noon, ForgetSettled: []driver.Dedupe{entry}})
 	apply(t, s, remember)
 
+	// A zero Expires stands for any, and an incoming event of the event keeps the entry.
+	left := incoming()
+	left.Record.ID = one.ID
+	anyTime := entry
+	anyTime.Expires = time.Time{}
+	apply(t, s, &driver.Batch{Now: noon, Leave: []*driver.Incoming{left}, ForgetSettled: []driver.Dedupe{anyTime}})
+	refuse(t, s, remember, driver.ErrDuplicateID, "an incoming event of the event is left")
+	apply(t, s, &driver.Batch{Now: noon, Accept: []driver.IncomingID{left.ID}, ForgetSettled: []driver.Dedupe{anyTime}})
+	apply(t, s, remember)
+
 	// Batches that come together are decided in their order.
 	three := ready(leased)
 	three.ID = entry.Event

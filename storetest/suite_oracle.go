@@ -70,10 +70,10 @@ func (o *oracle) apply(b *driver.Batch, as assigned, epoch int64) *driver.Refuse
 	if refused := after.change(b); refused != nil {
 		return refused
 	}
-	after.forgetSettled(b)
 	if refused := after.leave(b, as); refused != nil {
 		return refused
 	}
+	after.forgetSettled(b)
 	after.replace(b)
 	*o = after
 	return nil
@@ -131,11 +131,12 @@ func (o *oracle) remove(b *driver.Batch) *driver.RefusedError {
 // forgetSettled applies ForgetSettled.
 func (o *oracle) forgetSettled(b *driver.Batch) {
 	for _, d := range b.ForgetSettled {
-		if slices.ContainsFunc(o.records, func(r oracleRecord) bool { return r.ID == d.Event }) {
+		if slices.ContainsFunc(o.records, func(r oracleRecord) bool { return r.ID == d.Event }) ||
+			slices.ContainsFunc(o.incoming, func(in driver.Incoming) bool { return in.Record.ID == d.Event }) {
 			continue
 		}
 		o.known = slices.DeleteFunc(o.known, func(k driver.Dedupe) bool {
-			return k.Scope == d.Scope && k.Key == d.Key && k.Event == d.Event && k.Expires.Equal(d.Expires)
+			return k.Scope == d.Scope && k.Key == d.Key && k.Event == d.Event && (d.Expires.IsZero() || k.Expires.Equal(d.Expires))
 		})
 	}
 }

@@ -228,7 +228,11 @@ func (w *walk) settled(other func() driver.Dedupe) driver.Dedupe {
 	if len(w.known) == 0 || w.IntN(4) == 0 {
 		return other()
 	}
-	return w.known[w.IntN(len(w.known))]
+	known := w.known[w.IntN(len(w.known))]
+	if w.IntN(3) == 0 {
+		known.Expires = time.Time{} // any
+	}
+	return known
 }
 
 // leasedPart adds what needs the lease.

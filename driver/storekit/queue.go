@@ -287,12 +287,18 @@ func Group[W Work](jobs []*Job[W], alone func(*Job[W]) bool) int {
 		return 1
 	}
 	n, weight := 1, jobs[0].Weight()
-	var forgotten []driver.Dedupe
+	var forgotten map[[2]string]bool // by Scope and Key
 	for ; n < len(jobs) && n < MaxGroup && jobs[n].Control == nil && !alone(jobs[n]); n++ {
-		if b := jobs[n-1].Batch; b != nil {
-			forgotten = append(forgotten, b.ForgetSettled...)
+		if b := jobs[n-1].Batch; b != nil && len(b.ForgetSettled) > 0 {
+			if forgotten == nil {
+				forgotten = make(map[[2]string]bool)
+			}
+			for _, d := range b.ForgetSettled {
+				forgotten[[2]string{d.Scope, d.Key}] = true
+			}
 		}
-		if remembersOneOf(jobs[n].Batch, forgotten) {
+		remembers := func(d driver.Dedupe) bool { return forgotten[[2]string{d.Scope, d.Key}] }
+		if b := jobs[n].Batch; b != nil && len(forgotten) > 0 && slices.ContainsFunc(b.Remember, remembers) {
 			break
 		}
 		if weight += jobs[n].Weight(); weight > maxWeight {
@@ -300,16 +306,4 @@ func Group[W Work](jobs []*Job[W], alone func(*Job[W]) bool) int {
 		}
 	}
 	return n
-}
-
-// remembersOneOf reports whether a batch remembers the name of one of some entries.
-func remembersOneOf(b *driver.Batch, entries []driver.Dedupe) bool {
-	if b == nil || len(b.Remember) == 0 || len(entries) == 0 {
-		return false
-	}
-	names := make(map[[2]string]bool, len(entries))
-	for _, e := range entries {
-		names[[2]string{e.Scope, e.Key}] = true
-	}
-	return slices.ContainsFunc(b.Remember, func(d driver.Dedupe) bool { return names[[2]string{d.Scope, d.Key}] })
 }

@@ -101,6 +101,9 @@ func (l *TxLocks) Has(holder any) bool {
 	l.mu.Lock()
 	all := slices.Clone(l.open[holder])
 	l.mu.Unlock()
+	if len(all) == 0 {
+		return false
+	}
 	var ended []any
 	for _, tx := range all {
 		if l.HoldsLock(tx) {

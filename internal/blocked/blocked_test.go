@@ -51,5 +51,6 @@ func TestTxLocks(t *testing.T) {
 
 	var none blocked.TxLocks
 	none.Note(1, "a")
+	require.False(t, none.Has(1))
 	require.True(t, none.None())
 }

@@ -374,7 +374,7 @@ func TestD13_AllLinesTogetherAreBoundedWhileTheLongestWaits(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, sub.Destination("retries").Resume())
 		synctest.Wait()
-		require.EqualValues(t, 10, bus.Metrics().WaitingRetries)
+		require.Equal(t, 10, bus.Metrics().WaitingRetries)
 		const more, each = 30, 9
 		for i := range more * each {
 			to := fmt.Sprint("paused", i%more)

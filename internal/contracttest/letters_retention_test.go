@@ -149,4 +149,6 @@ func TestL7_ARetentionBelowAnHourIsRefused(t *testing.T) {
 		_, err := eventbus.New(eventbus.WithLetterRetention(age))
 		requireOptionError(t, err, "WithLetterRetention")
 	}
+	_, err := eventbus.New(eventbus.WithLetterRetention(time.Hour), eventbus.WithStore(newDisk().Open()), eventbus.WithoutHandlers())
+	requireOptionError(t, err, "WithLetterRetention")
 }

@@ -413,10 +413,10 @@ func TestO6_DispatchesHaveTheirPayloadsWhenAsked(t *testing.T) {
 		page, err = bus.Dispatches(t.Context(), eventbus.DispatchQuery{Type: "order.reminder", Payloads: true})
 		require.NoError(t, err)
 		require.Len(t, page.Dispatches, 1)
-		require.Equal(t, json.RawMessage(`{"Order":1,"Total":2}`), page.Dispatches[0].Payload)
+		require.JSONEq(t, `{"Order":1,"Total":2}`, string(page.Dispatches[0].Payload.(json.RawMessage)))
 		page, err = bus.Dispatches(t.Context(), eventbus.DispatchQuery{State: eventbus.DispatchParked, Payloads: true})
 		require.NoError(t, err)
 		require.Len(t, page.Dispatches, 1)
-		require.Equal(t, json.RawMessage(`{"Order":3,"Total":4}`), page.Dispatches[0].Payload)
+		require.JSONEq(t, `{"Order":3,"Total":4}`, string(page.Dispatches[0].Payload.(json.RawMessage)))
 	})
 }

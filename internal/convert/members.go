@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"unicode"
 )
 
 // maxNamed bounds the members that an error names.
@@ -105,6 +106,14 @@ func decodesItself(t reflect.Type) bool {
 	}
 }
 
+// isTagName reports whether encoding/json takes a name from a tag. It ignores names with other characters.
+func isTagName(name string) bool {
+	other := func(r rune) bool {
+		return !strings.ContainsRune("!#$%&()*+-./:;<=>?@[]^_{|}~ ", r) && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}
+	return name != "" && !strings.ContainsFunc(name, other)
+}
+
 // appendMembers appends the members of a struct, and those of structs that are embedded in it. The types in seen have been
 // visited.
 func appendMembers(names []string, s reflect.Type, seen map[reflect.Type]bool) []string {
@@ -119,10 +128,10 @@ func appendMembers(names []string, s reflect.Type, seen map[reflect.Type]bool) [
 		embedded := structOf(f.Type)
 		switch {
 		case tag == "-":
-		case f.Anonymous && name == "" && embedded != nil:
+		case f.Anonymous && !isTagName(name) && embedded != nil:
 			names = appendMembers(names, embedded, seen)
 		case !f.IsExported():
-		case name != "":
+		case isTagName(name):
 			names = append(names, name)
 		default:
 			names = append(names, f.Name)

@@ -257,8 +257,7 @@ func (p *plan) queueUpdates(b *pgx.Batch) {
 	p.queueChecked(b, sql, stateMissing, "updated records", len(l.refs), l.refs, l.owners, l.kinds, l.crashes, l.suspects, l.dues, l.doors, l.destinations, l.progress, p.c.row.epoch)
 }
 
-// queueForgetSettled removes the remembered entries of ForgetSettled whose events have no record any more. It comes after the
-// records.
+// queueForgetSettled removes the remembered entries of ForgetSettled of whose events nothing is left. It comes after the records.
 func (p *plan) queueForgetSettled(b *pgx.Batch) {
 	n := len(p.forgotten)
 	if n == 0 {
@@ -266,11 +265,14 @@ func (p *plan) queueForgetSettled(b *pgx.Batch) {
 	}
 	scopes, keys, events, expires := make([][]byte, n), make([][]byte, n), make([][16]byte, n), make([]string, n)
 	for i, d := range p.forgotten {
-		scopes[i], keys[i], events[i], expires[i] = []byte(d.Scope), []byte(d.Key), d.Event, storekit.TimeText(d.Expires)
+		scopes[i], keys[i], events[i], expires[i] = []byte(d.Scope), []byte(d.Key), d.Event, ""
+		if !d.Expires.IsZero() {
+			expires[i] = storekit.TimeText(d.Expires)
+		}
 	}
 	const sql = `DELETE FROM ~.dedupe d USING unnest($1::bytea[], $2::bytea[], $3::uuid[], $4::text[]) AS s(scope, key, event, expires)
-		WHERE d.scope = s.scope AND d.key = s.key AND d.event = s.event AND d.expires = s.expires
-			AND NOT EXISTS (SELECT 1 FROM ~.record r WHERE r.event = s.event)`
+		WHERE d.scope = s.scope AND d.key = s.key AND d.event = s.event AND (s.expires = '' OR d.expires = s.expires)
+			AND NOT EXISTS (SELECT 1 FROM ~.record r WHERE r.event = s.event) AND NOT EXISTS (SELECT 1 FROM ~.incoming i WHERE i.event = s.event)`
 	b.Queue(p.c.store.sql(sql), scopes, keys, events, expires)
 }
 

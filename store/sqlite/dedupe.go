@@ -34,16 +34,25 @@ func (tx *transaction) known(b *driver.Batch, i int) (*driver.Dedupe, error) {
 	return known, err
 }
 
-// forgetSettled removes the remembered entries of ForgetSettled whose events have no record any more.
+// forgetSettled removes the remembered entries of ForgetSettled of whose events nothing is left.
 func (tx *transaction) forgetSettled() error {
-	const sql = "DELETE FROM eventbus_dedupe WHERE scope = ? AND key = ? AND event = ? AND expires = ? AND NOT EXISTS (SELECT 1 FROM eventbus_record WHERE event = ?)"
+	const sql = "DELETE FROM eventbus_dedupe WHERE scope = ?1 AND key = ?2 AND event = ?3 AND (expires = ?4 OR ?4 = '')" +
+		" AND NOT EXISTS (SELECT 1 FROM eventbus_record WHERE event = ?3) AND NOT EXISTS (SELECT 1 FROM eventbus_incoming WHERE event = ?3)"
 	for _, d := range tx.settled {
-		if _, err := tx.w.exec(sql, d.Scope, d.Key, d.Event[:], storekit.TimeText(d.Expires), d.Event[:]); err != nil {
+		if _, err := tx.w.exec(sql, d.Scope, d.Key, d.Event[:], expiresText(d)); err != nil {
 			return err
 		}
 		reach("commit: forgotten")
 	}
 	return nil
+}
+
+// expiresText returns the column of the Expires of an entry, or "" for any.
+func expiresText(d driver.Dedupe) string {
+	if d.Expires.IsZero() {
+		return ""
+	}
+	return storekit.TimeText(d.Expires)
 }
 
 // prune removes some of the remembered ids that expired an hour ago, about once a second. The clock
