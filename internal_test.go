@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/race"
 	"github.com/surebus/eventbus/storetest"
 )
 
@@ -233,8 +234,8 @@ func TestD14_CallsThatEndWhileTheyAreTakenOver(t *testing.T) {
 			}
 		})
 	}
-	takeOvers := 300
-	if testing.Short() { // the race detector is slow
+	takeOvers := 5000
+	if race.Enabled {
 		takeOvers = 30
 	}
 	for range takeOvers {

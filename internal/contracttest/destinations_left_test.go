@@ -52,6 +52,40 @@ func TestD13_FollowersOfADeadDestinationHoldNoOther(t *testing.T) {
 			shutdown(t, bus)
 		})
 	})
+	t.Run("publishers do not wait for them", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			bus, _ := startBus(t)
+			s := newShips()
+			for _, slow := range []string{"slow", "slower"} {
+				s.set(slow, eventbus.Throttle(errBoom, time.Hour))
+			}
+			sub := s.subscribe(t, bus, eventbus.LineCapacity(8), eventbus.MaxThrottle(time.Hour))
+			require.NoError(t, sub.Pause())
+			for i := range 8 {
+				mustPublish(t, bus, "ship", shipment{[]string{"slow", "slower"}[i%2], i}, eventbus.Key(fmt.Sprint(i%2)))
+			}
+			time.Sleep(time.Second)
+			require.NoError(t, sub.Resume())
+			for i := range 3 {
+				time.Sleep(time.Second)
+				mustPublish(t, bus, "ship", shipment{"slow", 8 + i}, eventbus.Key("0"))
+			}
+			time.Sleep(time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := bus.Publish(ctx, "ship", shipment{"well", 0})
+			require.NoError(t, err, "those of the others wait at their destinations")
+			synctest.Wait()
+			require.Equal(t, []int{0}, s.at("well"))
+			for _, slow := range []string{"slow", "slower"} {
+				s.set(slow, nil)
+			}
+			require.NoError(t, bus.Drain(t.Context()))
+			require.Len(t, s.at("slow"), 7)
+			require.Len(t, s.at("slower"), 4)
+			shutdown(t, bus)
+		})
+	})
 	t.Run("retries after a pause of all", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			bus, _ := startBus(t)

@@ -21,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/internal/race"
 )
 
 // reachable returns how many of the objects are still in use once all goroutines of
@@ -790,10 +791,10 @@ func (s *sequence) publish(t *testing.T, opts ...eventbus.PublishOption) {
 	synctest.Wait()
 }
 
-// ofManyEvents skips a test of memory, or of many events, with -short: the race detector takes ten times as long for it.
+// ofManyEvents skips a test of memory, or of many events, with -short and the race detector, which takes ten times as long for it.
 func ofManyEvents(t *testing.T) {
 	t.Helper()
-	if testing.Short() {
+	if testing.Short() && race.Enabled {
 		t.Skip("it has many events")
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/surebus/eventbus/internal/race"
 	"github.com/surebus/eventbus/internal/route"
 )
 
@@ -281,7 +282,7 @@ func TestR1_HostilePatternsTakePolynomialTime(t *testing.T) {
 }
 
 func TestR1_MatchAllocatesNothing(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector empties gobwas/glob's pool at random")
 	}
 	p := mustParse(t, "{order.*,user.**.cre*ed,a*b*[0-9x].?}")

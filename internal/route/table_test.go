@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/surebus/eventbus/internal/race"
 	"github.com/surebus/eventbus/internal/route"
 )
 
@@ -263,7 +264,7 @@ func TestR6_HeapStaysFlatWithUniqueTypes(t *testing.T) {
 	switch {
 	case *long:
 		count = 10_000_000
-	case testing.Short() || raceEnabled:
+	case testing.Short() || race.Enabled:
 		count = 100_000
 	}
 	table := newTable()

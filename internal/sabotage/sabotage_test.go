@@ -25,6 +25,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/surebus/eventbus/internal/race"
 	"github.com/surebus/eventbus/internal/sabotage"
 )
 
@@ -134,7 +135,7 @@ func choose(t *testing.T, bugs []sabotage.Bug) []sabotage.Bug {
 	switch {
 	case !*all && *random <= 0 && *one == "":
 		t.Skip("SKIP: no bug is run without -args and -all, -random n or -bug name")
-	case raceEnabled:
+	case race.Enabled:
 		t.Skip("SKIP: the bugs are not run under the race detector: each is a build of its own")
 	case testing.Short():
 		t.Skip("SKIP: the bugs are not run with -short: each is a build of its own")

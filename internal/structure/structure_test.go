@@ -41,7 +41,7 @@ const (
 // busTests lists the internal packages that import the root, and what else of this module each may import.
 // They consist of test files only, so no package can import them.
 var busTests = map[string][]string{
-	contractTests: {modulePath + "/driver", modulePath + "/storetest", modulePath + "/internal/wallclock"},
+	contractTests: {modulePath + "/driver", modulePath + "/internal/race", modulePath + "/storetest", modulePath + "/internal/wallclock"},
 	simulation:    {modulePath + "/driver", modulePath + "/storetest", modulePath + "/internal/wallclock", testHooks},
 }
 
@@ -124,6 +124,7 @@ var allowedImports = map[string][]string{
 	"internal/names":       {modulePath + "/internal/texts"},
 	"internal/pace":        {modulePath + "/internal/timeline"},
 	"internal/pool":        {},
+	"internal/race":        {},
 	"internal/recent":      {},
 	"internal/roster":      {},
 	"internal/room":        {},
@@ -151,6 +152,7 @@ var allowedImports = map[string][]string{
 // allowedTestImports are what tests may import as well, sub-packages included.
 var allowedTestImports = []string{
 	modulePath,
+	modulePath + "/internal/race",
 	"github.com/benbjohnson/clock",
 	"github.com/santhosh-tekuri/jsonschema/v6", // the schemas of retryspec against its parsers
 	"github.com/stretchr/testify",

@@ -1,5 +1,0 @@
-//go:build !race
-
-package sabotage_test
-
-const raceEnabled = false
