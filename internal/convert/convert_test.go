@@ -71,7 +71,7 @@ type tagged struct {
 	*base
 	Number  int    `json:"n,omitempty"`
 	Ignored string `json:"-"`
-	Odd     int    `json:"o\\\\dd"`
+	Odd     int    `json:"o\\\\dd"` //nolint:staticcheck // encoding/json ignores the name
 }
 
 type opaque struct{ hidden int } //nolint:unused // no member
