@@ -51,7 +51,7 @@ var (
 	ErrQueueFull = errors.New("eventbus: queue is full; start the bus, try again later, or raise WithQueueCapacity")
 	// ErrBatchTooLarge is returned by PublishBatch for more events than the queue's capacity.
 	ErrBatchTooLarge = errors.New("eventbus: batch is larger than the queue; publish it in parts, or raise WithQueueCapacity")
-	// ErrDuplicateID is returned by Publish if an earlier event with another type or key has the id.
+	// ErrDuplicateID is returned by Publish if an earlier event that differs has the id, or the idempotency key.
 	ErrDuplicateID = driver.ErrDuplicateID
 	// ErrWouldDeadlock is returned by PublishAndWait in a handler if the event would wait, in its
 	// key's order, for the handler's own event, by Drain in a handler, and by Publish if the store would wait for a

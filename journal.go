@@ -41,7 +41,7 @@ type journal interface {
 
 	// prepare gives a publication what its handlers get: the payload, and values of the publisher's context.
 	prepare(ctx context.Context, d *dispatch) error
-	// isRepeated reports whether a dispatch repeats an event whose idempotency key or given id is known. It then has the id of that.
+	// isRepeated reports whether a dispatch repeats an event whose idempotency key or given id is known: accept then adds nothing.
 	isRepeated(ctx context.Context, d *dispatch) (bool, error)
 	// accept waits for room, and makes a dispatch, or a batch, runnable: those whose ids are new, of which it returns the
 	// number. The error is a refusal, or an *IndeterminateError.

@@ -14,8 +14,7 @@ import (
 	"github.com/surebus/eventbus/internal/texts"
 )
 
-// ID sets the event's id. It is an idempotency key: if you do not know whether a Publish succeeded,
-// repeat it with the same id. For a known id with the same type and key, Publish returns the id and
+// ID sets the event's id. If you do not know whether a Publish succeeded, repeat it with the same id. For a known id with the same type and key, Publish returns the id and
 // dispatches nothing. With another type or key it returns ErrDuplicateID. The bus knows the last
 // 100,000 ids that were set with ID, except those of cancelled events. A store knows them for
 // WithIdempotencyWindow, and compares the payload, too.
@@ -272,7 +271,8 @@ func (g *givenIDs) unknown(c *opening) error {
 	return g.unknownLocked(c)
 }
 
-// unknownLocked also takes back what was folded into a dispatch that is known: it may have only one name of that.
+// unknownLocked begins with all that was published. What was folded into a dispatch that has turned out to be a repetition may be
+// new: it may share only one of two names with it.
 func (g *givenIDs) unknownLocked(c *opening) error {
 	batch := make(map[givenName]*dispatch)
 	var fresh []*dispatch

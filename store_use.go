@@ -87,8 +87,8 @@ func WithMaxUnconfirmed(records, bytes int) Option {
 	})
 }
 
-// WithIdempotencyWindow sets how long a store remembers an id that was given with the option ID,
-// from its publication: 24 hours by default. More than 0.
+// WithIdempotencyWindow sets how long the bus remembers an IdempotencyKey, and a store an id that was given with the option ID,
+// from the publication: 24 hours by default. More than 0. In memory, ids are bounded by their number only.
 func WithIdempotencyWindow(d time.Duration) Option {
 	return option(func(c *config) {
 		c.refuseIf(d <= 0, "WithIdempotencyWindow", d, "must be more than 0")

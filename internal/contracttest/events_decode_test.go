@@ -74,7 +74,7 @@ func TestE5_StrictDecodingRefusesUnknownMembers(t *testing.T) {
 	})
 }
 
-// The codec of WithCodec decides what it decodes: StrictDecoding would have no effect.
+// With WithCodec the codec decodes, and StrictDecoding would have no effect: it is refused.
 func TestE5_StrictDecodingIsForJSON(t *testing.T) {
 	onBoth(t, func(t *testing.T, bus *eventbus.Bus) {
 		_, err := bus.Subscribe("a", ok, eventbus.Named("a"), eventbus.StrictDecoding())
@@ -92,8 +92,7 @@ func (spaced) Marshal(payload any) ([]byte, error) {
 
 func (spaced) Unmarshal(data []byte, pointer any) error { return json.Unmarshal(data, pointer) }
 
-// With WithEncodedPayloads, a handler in memory gets what it gets with a store: what it does to that reaches nobody else, and
-// what the publisher does later does not reach it.
+// With WithEncodedPayloads, each handler in memory gets its own copy of the payload, as with a store.
 func TestE5_EncodedPayloadsInMemory(t *testing.T) {
 	onBothEncoded(t, func(t *testing.T, bus *eventbus.Bus) {
 		untyped, typed := new(journal[string]), new(journal[placed])
@@ -123,7 +122,7 @@ func TestE5_EncodedPayloadsInMemory(t *testing.T) {
 	})
 }
 
-// What cannot be encoded, and what is too large, is refused in memory too.
+// In memory, too, a payload that cannot be encoded or is too large is refused.
 func TestE5_EncodedPayloadsAreRefusedInMemory(t *testing.T) {
 	onBothEncoded(t, func(t *testing.T, bus *eventbus.Bus) {
 		mustSubscribe(t, bus, "a", ok, eventbus.Named("a"))
