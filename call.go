@@ -155,7 +155,8 @@ type cancellation struct {
 	done     chan struct{}
 	err      error // set when the call has ended
 	onDone   map[*func()]func()
-	waits    int // PublishAndWait calls in progress
+	waits    int     // PublishAndWait calls in progress
+	own      emitter // what the call has emitted
 }
 
 // What context.Cause reads of a call that has ended.

@@ -42,6 +42,7 @@ func (m *machine) work(w *worker, d *dispatch) {
 // until the first failure.
 func (m *machine) run(w *worker, d *dispatch) {
 	var event Event
+	var emitted []*dispatch // by the last call
 	m.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s, until := d.to.subscriptions[d.next], int64(0)
@@ -62,16 +63,14 @@ func (m *machine) run(w *worker, d *dispatch) {
 			}
 			c.cancel()
 			if !r.withdrawn && !r.verdict.postpones() {
-				if !m.conclude(d, &w.call, r) {
+				if emitted = c.takeEmitted(); !m.conclude(d, &w.call, r) || !m.passed(w, d, emitted) {
 					return
-				}
-				if int(d.next) < len(d.to.subscriptions)-1 {
-					m.journal.passed(w, d)
 				}
 				continue
 			}
 			shut, until = m.postpone(d, at, pass, &r)
 		}
+		emitted = nil
 		if m.stops(d) {
 			m.withdraw(d)
 			return
@@ -80,7 +79,12 @@ func (m *machine) run(w *worker, d *dispatch) {
 			return
 		}
 	}
-	m.settle(d, Handled)
+	m.journal.settle(d, Handled, nil, emitted)
+}
+
+// passed goes on after a target that has handled the event. It reports whether the attempt continues.
+func (m *machine) passed(w *worker, d *dispatch, emitted []*dispatch) bool {
+	return int(d.next) == len(d.to.subscriptions)-1 || m.journal.passed(w, d, emitted)
 }
 
 // beginAttempt prepares the next attempt and its event.
@@ -408,17 +412,6 @@ func (m *machine) applyPark(d *dispatch) {
 	m.ledger.checkDrained() // after tend: it may be the next to probe
 }
 
-// unawait ends the wait of the delivery's waiter, because the delivery is held.
-func (d *dispatch) unawait(s *Subscription) {
-	waiter := d.waiter()
-	if waiter == nil {
-		return
-	}
-	part := d.ensureStory().part
-	d.story.unawaited = true
-	waiter.held(s, part, int(d.attempt))
-}
-
 // retryDue queues dispatches whose next attempt is due.
 func (m *machine) retryDue(due []*dispatch) {
 	m.requeue(due...)
@@ -444,7 +437,7 @@ func (m *machine) bury(d *dispatch, reason Reason) {
 		m.settle(d, Dropped)
 		return
 	}
-	m.journal.settle(d, DeadLettered, m.letter(d, reason))
+	m.journal.settle(d, DeadLettered, m.letter(d, reason), nil)
 }
 
 // withdraw ends an attempt that may not call the next handler. It is not counted.
@@ -455,7 +448,7 @@ func (m *machine) withdraw(d *dispatch) {
 
 // settle ends a dispatch without a dead letter.
 func (m *machine) settle(d *dispatch, outcome Outcome) {
-	m.journal.settle(d, outcome, nil)
+	m.journal.settle(d, outcome, nil, nil)
 }
 
 // applySettle ends a dispatch. It counts the dispatch after the observers have seen the end and the

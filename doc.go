@@ -26,6 +26,8 @@
 // with [RefuseWhenFull]. A handler that publishes never blocks. [Bus.PublishAndWait] returns when
 // the event has settled. [Bus.PublishBatch] accepts all events or none.
 //
+// [Emit] publishes in a handler, if and only if the handler succeeds: its retries publish nothing twice.
+//
 // Events with the same [Key] are dispatched strictly one after another, including their retries.
 // With [WithIsolation], every matching subscription has its own dispatch, and none waits for
 // another. [IdempotencyKey] makes a publication happen once, and so does [ID]. [After] and [At] delay
@@ -80,7 +82,7 @@
 //   - Capacity: [WithConcurrency], [WithQueueCapacity], [RefuseWhenFull], [WithDeadLetterCapacity], [WithLetterRetention]
 //   - Handlers: [WithTimeout], [WithIsolation], [WithMiddleware]
 //   - Failures: [WithRetry], [WithRetryRules], [WithErrorName], [WithErrorTypeName], [WithCircuit]
-//   - Payloads: [WithCodec], [WithEncodedPayloads], [WithPayloadLimit]
+//   - Payloads: [WithCodec], [WithEncodedPayloads], [WithPayloadLimit], [WithMaxEmittedBytes]
 //   - Store: [WithStore], [WithIdempotencyWindow], [WithStandby], [WithoutHandlers]
 //   - Limits of a store: [WithMaxUnsettled], [WithMaxUnconfirmed]
 //   - Metadata and context: [WithMetadataFrom], [WithInheritedMetadata], [WithContextFrom]
@@ -94,7 +96,7 @@
 //   - Failures: [Retry], [RetryRules], [Circuit], [WhenOpen]
 //   - Handlers: [Use], [InTx], [Isolated], [Once], [StrictDecoding]
 //
-// Options of a publication, for [Bus.Publish], [Bus.PublishAndWait], [Bus.PublishTx] and [Publication]:
+// Options of a publication, for [Bus.Publish], [Bus.PublishAndWait], [Bus.PublishTx], [Emit] and [Publication]:
 //
 //   - Order and identity: [Key], [ID], [IdempotencyKey], [KeepFor], [UntilSettled]
 //   - Time: [After], [At]

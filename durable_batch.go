@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/surebus/eventbus/driver"
@@ -65,6 +66,9 @@ func (j *durable) batchOf(c *change) *changeBatch {
 			}
 			r.insertEvent(d)
 		}
+		if c.success != nil {
+			r.batch.add(&j.batchOf(c.success).batch)
+		}
 	case toReplay:
 		if c.letter != nil { // otherwise the bus that left the replay in incoming has taken it
 			r.batch.Take = []driver.ID{driver.ID(c.letter.ID)}
@@ -87,8 +91,20 @@ func (j *durable) batchOf(c *change) *changeBatch {
 		r.keep(driver.Ready)
 	case toSettle:
 		r.settle()
+	case toProgress:
+		r.batch.Update = []*driver.Record{j.progressOf(&r.batch, c.d)}
+	}
+	for _, refused := range c.refused {
+		r.batch.refuse(refused)
 	}
 	return r
+}
+
+// add adds how a dispatch goes on or ends.
+func (w *batch) add(other *batch) {
+	w.Update, w.Delete = append(w.Update, other.Update...), append(w.Delete, other.Delete...)
+	w.Bury, w.ForgetSettled = append(w.Bury, other.Bury...), append(w.ForgetSettled, other.ForgetSettled...)
+	w.err = cmp.Or(w.err, other.err)
 }
 
 // insertEvent inserts the records of an event: one, or one for each of its copies. A scheduled event has

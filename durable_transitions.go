@@ -21,6 +21,8 @@ type change struct {
 	delay   time.Duration    // with toWait
 	audit   *AuditEntry      // of an operator's change, or nil
 	answers driver.RequestID // the request of another process that the change carries out, or 0
+	refused []*refusal       // what its handler has emitted and the store does not take; with toSettle and toProgress
+	success *change          // the one that the same batch records, with toAccept of what a handler has emitted
 
 	// takesIn has the incoming events that the change takes in. divides is set if a subscription of their publisher is
 	// missing: only the store gets the records then, and divide parks those deliveries.
@@ -43,17 +45,29 @@ type change struct {
 type transition uint8
 
 const (
-	toAccept transition = iota // accepted dispatches become runnable
-	toReplay                   // a letter becomes a dispatch
-	toDue                      // a scheduled dispatch becomes runnable
-	toWait                     // for the next attempt
-	toPark                     // at its next target's door
-	toSettle                   // the dispatch ends
-	toStore                    // the dispatch leaves memory for the store
+	toAccept   transition = iota // accepted dispatches become runnable
+	toReplay                     // a letter becomes a dispatch
+	toDue                        // a scheduled dispatch becomes runnable
+	toWait                       // for the next attempt
+	toPark                       // at its next target's door
+	toSettle                     // the dispatch ends
+	toProgress                   // to its next target, with what a handler has emitted
+	toStore                      // the dispatch leaves memory for the store
 )
 
 // opens reports whether the change makes dispatches runnable that were not in memory.
 func (k transition) opens() bool { return k <= toDue }
+
+// ends returns the change that ends a dispatch: this one, the success that it records too, or nil.
+func (c *change) ends() *change {
+	switch {
+	case c.kind == toSettle:
+		return c
+	case c.success != nil && c.success.kind == toSettle:
+		return c.success
+	}
+	return nil
+}
 
 // isCounted reports whether the ledger has the dispatch before the change.
 func (k transition) isCounted() bool { return k >= toDue }
@@ -100,8 +114,13 @@ func (j *durable) park(d *dispatch, spills bool) {
 	j.recordLater(&change{kind: toPark, opening: opening{d: d}, due: d.sleepsUntil(), unload: spills})
 }
 
-func (j *durable) settle(d *dispatch, outcome Outcome, letter *keptLetter) {
-	j.recordLater(&change{kind: toSettle, opening: opening{d: d}, outcome: outcome, letter: letter})
+func (j *durable) settle(d *dispatch, outcome Outcome, letter *keptLetter, emitted []*dispatch) {
+	c := &change{kind: toSettle, opening: opening{d: d}, outcome: outcome, letter: letter}
+	if len(emitted) > 0 {
+		j.recordEmitted(c, emitted)
+		return
+	}
+	j.recordLater(c)
 }
 
 // cutShort leaves a dispatch to the store.
@@ -179,7 +198,7 @@ func (j *durable) apply(c *change, err error) error {
 		}
 		return err
 	}
-	if c.kind > toDue {
+	if c.kind > toDue && c.kind != toProgress {
 		j.acquit(c.d)
 	}
 	switch c.kind {
@@ -203,8 +222,13 @@ func (j *durable) apply(c *change, err error) error {
 			j.feeder.lookIfWaiting()
 		}
 		j.machine.applySettle(c.d, c.outcome, c.letter)
+	case toProgress:
+		c.d.state = stateRunning
 	case toStore:
 		j.unload(c.d)
+	}
+	for _, r := range c.refused {
+		j.machine.applyRefusal(r)
 	}
 	return err
 }
@@ -334,14 +358,114 @@ func (j *durable) callEnded() { j.unloadAll() }
 
 func (j *durable) asksForDoor(o *door) { j.feeder.askDoor(place{o.of().id, o.name}) }
 
-// passed records it in a long attempt. It does not wait for the store: the next change of the dispatch is behind this one.
-func (j *durable) passed(on *worker, d *dispatch) {
-	if time.Duration(j.time.Nanos()-on.began) < progressAfter {
-		return
+// passed records it with what the handler has emitted, and otherwise in a long attempt. Without emitted events it does not wait for
+// the store: the next change of the dispatch is behind this one.
+func (j *durable) passed(on *worker, d *dispatch, emitted []*dispatch) bool {
+	switch {
+	case len(emitted) > 0:
+		here := make(chan func(), 1)
+		j.recordEmitted(&change{kind: toProgress, opening: opening{d: d}, here: here}, emitted)
+		(<-here)()
+		return d.state == stateRunning
+	case time.Duration(j.time.Nanos()-on.began) >= progressAfter:
+		w := newBatch(j.time)
+		w.Update = []*driver.Record{j.progressOf(w, d)}
+		j.store.submit(w, room.Pass{}, func(error) {})
 	}
-	w := newBatch(j.time)
+	return true
+}
+
+// progressOf returns the record of a dispatch whose next target has handled the event.
+func (j *durable) progressOf(w *batch, d *dispatch) *driver.Record {
 	record := j.updatedRecord(w, d, driver.Ready, 1)
 	record.Leased = true
-	w.Update = []*driver.Record{record}
-	j.store.submit(w, room.Pass{}, func(error) {})
+	return record
+}
+
+// recordEmitted records the success of a call, and what its handler has emitted: in one batch. The journal owns the dispatch until it
+// has applied it.
+func (j *durable) recordEmitted(of *change, emitted []*dispatch) {
+	of.d.state = stateRecording
+	j.ledger.recording.Add(1)
+	for _, d := range emitted {
+		j.intake.renew(d)
+	}
+	j.submitEmitted(of, emitted)
+}
+
+// submitEmitted submits the batch.
+func (j *durable) submitEmitted(of *change, emitted []*dispatch) {
+	ctx := context.Background()
+	if len(emitted) == 0 { // all are repetitions
+		_ = j.record(ctx, of, func(err error) { j.endEmitting(of, err) })
+		return
+	}
+	c := &change{kind: toAccept, success: of, opening: opening{d: emitted[0], batch: emitted, published: emitted, inside: true}}
+	j.follow(&c.opening)
+	if j.report.seesAccepted() {
+		for _, d := range emitted {
+			c.events = append(c.events, d.event(j.time))
+		}
+	}
+	if err := j.record(ctx, c, func(err error) { j.emitted(c, err) }); err != nil { // the lease is lost, or Shutdown has given up
+		j.applyEmitted(c, err)
+	}
+}
+
+// follow takes in what the emitted events must follow. While the store is blocked, a success waits.
+func (j *durable) follow(c *opening) {
+	for j.takeInFirst(context.Background(), c) != nil && j.time.Sleep(j.feeder.claimsContext(), busyPause) {
+	}
+}
+
+// emitted is the answer of the store. What a handler emits refuses no success: repetitions are left out, and the rest is submitted
+// again.
+func (j *durable) emitted(c *change, err error) {
+	err = j.apply(c, err)
+	var refused *driver.RefusedError
+	if errors.As(err, &refused) && refused.Known != nil {
+		j.followups.Return(false, func() { j.submitEmitted(c.success, j.leaveOutKnown(c, refused.Known)) })
+		return
+	}
+	j.applyEmitted(c, err)
+}
+
+func (j *durable) applyEmitted(c *change, err error) {
+	apply := func() {
+		if err == nil {
+			j.intake.accepted(&c.opening)
+		}
+		j.endEmitting(c.success, err)
+	}
+	if here := c.success.here; here != nil {
+		here <- apply
+		return
+	}
+	j.followups.Return(false, apply)
+}
+
+func (j *durable) endEmitting(of *change, err error) {
+	_ = j.apply(of, err)
+	j.ledger.recording.Add(-1)
+	j.ledger.checkDrained()
+}
+
+// leaveOutKnown returns the events whose ids and keys the store does not know, after it has refused one. Those with another content become
+// letters. It looks for all at once: a handler that is called again after an import may have emitted thousands.
+func (j *durable) leaveOutKnown(c *change, known *driver.Dedupe) (fresh []*dispatch) {
+	for _, d := range c.batch {
+		repeated, err := true, error(nil)
+		if d.isNamed(known) {
+			err = j.repeats(d, known)
+		} else {
+			repeated, err = j.isRepeated(context.Background(), d)
+		}
+		switch {
+		case errors.Is(err, ErrDuplicateID):
+			c.success.refused = append(c.success.refused, j.machine.refuse(d, ReasonDuplicate, err))
+		case !repeated: // or the store did not answer: it refuses the batch again, or fails
+			fresh = append(fresh, d)
+		}
+	}
+	return fresh
 }

@@ -49,8 +49,8 @@ var (
 	// ErrQueueFull is matched by every *FullError: a bound has no room for the event, and the bus rejects events
 	// (RefuseWhenFull), has not been started, or the context of Publish ended while it waited.
 	ErrQueueFull = errors.New("eventbus: queue is full; start the bus, try again later, or raise WithQueueCapacity")
-	// ErrBatchTooLarge is returned by PublishBatch for more events than the queue's capacity.
-	ErrBatchTooLarge = errors.New("eventbus: batch is larger than the queue; publish it in parts, or raise WithQueueCapacity")
+	// ErrBatchTooLarge is returned by PublishBatch and Emit for more events than the queue's capacity, and by Emit for more bytes.
+	ErrBatchTooLarge = errors.New("eventbus: batch is too large; publish it in parts, or raise WithQueueCapacity")
 	// ErrDuplicateID is returned by Publish if an earlier event that differs has the id, or the idempotency key.
 	ErrDuplicateID = driver.ErrDuplicateID
 	// ErrWouldDeadlock is returned by PublishAndWait in a handler if the event would wait, in its

@@ -99,11 +99,14 @@ func (f *feeder) admit(ctx context.Context, r *changeBatch, done func(error)) er
 	for f.caught != nil && c.kind != toDue && c.takesIn == nil {
 		caught := f.caught
 		f.submitting.Unlock()
-		err := f.awaitCaught(ctx, caught)
+		err := f.awaitCaught(ctx, c, caught)
 		f.submitting.Lock()
 		if err != nil {
 			return err
 		}
+	}
+	if c.success != nil && !f.bus.store.leads() {
+		return ErrLeaseLost
 	}
 	if c.left = c.kind != toDue && c.takesIn == nil && f.leaves() && !(c.inside && f.bus.store.leads()); c.left {
 		r.leave()
@@ -144,14 +147,18 @@ func (f *feeder) admit(ctx context.Context, r *changeBatch, done func(error)) er
 }
 
 // awaitCaught waits for the end of catching, which waits for the store. The store may wait for a transaction that the
-// caller has to end.
-func (f *feeder) awaitCaught(ctx context.Context, caught <-chan struct{}) error {
+// caller has to end. The success of a handler has no such caller.
+func (f *feeder) awaitCaught(ctx context.Context, c *change, caught <-chan struct{}) error {
 	block := f.bus.store.blocks.Block()
+	begun := block.Begun
+	if c.success != nil {
+		begun = nil
+	}
 	var why error
 	select {
 	case <-caught:
 		return nil
-	case <-block.Begun:
+	case <-begun:
 		why = block.Why
 	case <-ctx.Done():
 		why = contextError(ctx)

@@ -268,28 +268,55 @@ func (f *feeder) buryIncoming(ctx context.Context, e incomingEvent, reason Reaso
 	d, _ := j.incoming(&e)
 	w := newBatch(j.time)
 	w.Accept, w.ForgetSettled = []driver.IncomingID{e.ID}, entriesToFree(d)
-	var l *keptLetter
-	outcome := Unrouted
-	if len(d.to.subscriptions) > 0 {
-		outcome = DeadLettered
-		d.ensureStory().failures = []failure{{
-			err: why, text: why.Error(), subscription: d.to.subscriptions[0], at: j.time.Nanos(),
-		}}
-		l = j.machine.letter(d, reason)
-		w.bury(&l.DeadLetter)
-	}
+	r := j.machine.refuse(d, reason, why)
+	w.refuse(r)
 	if err := f.commit(ctx, w); err != nil {
 		return err
 	}
-	if outcome == Unrouted {
-		j.log.Warn("incoming event refused: it matches no subscription, so there is no dead letter", zap.Stringer("event_id", d.id),
-			zap.String("event_type", d.to.eventType), zap.String("reason", string(reason)), zap.Error(why))
-	}
 	j.inTx.forget(d.key, d.id)
-	j.ledger.accepted.Add(1)
-	d.to.counters.events.Add(1)
-	j.followups.Return(false, func() { j.machine.applySettle(d, outcome, l) })
+	j.ledger.entering.Add(1)
+	j.followups.Return(false, func() {
+		j.machine.applyRefusal(r)
+		j.ledger.entering.Add(-1)
+		j.ledger.checkDrained()
+	})
 	return nil
+}
+
+// refusal is the end of an accepted event that cannot be dispatched: a dead letter at its first target. Without a target, it is unrouted.
+type refusal struct {
+	d      *dispatch
+	reason Reason
+	why    error
+	letter *keptLetter
+}
+
+func (m *machine) refuse(d *dispatch, reason Reason, why error) *refusal {
+	r := &refusal{d: d, reason: reason, why: why}
+	if len(d.to.subscriptions) > 0 {
+		d.ensureStory().failures = []failure{{err: why, text: why.Error(), subscription: d.to.subscriptions[0], at: m.time.Nanos()}}
+		r.letter = m.letter(d, reason)
+	}
+	return r
+}
+
+// refuse adds the letter.
+func (w *batch) refuse(r *refusal) {
+	if r.letter != nil {
+		w.bury(&r.letter.DeadLetter)
+	}
+}
+
+func (m *machine) applyRefusal(r *refusal) {
+	m.ledger.accepted.Add(1)
+	r.d.to.counters.events.Add(1)
+	outcome := DeadLettered
+	if r.letter == nil {
+		outcome = Unrouted
+		m.log.Warn("event refused: it matches no subscription, so there is no dead letter", zap.Stringer("event_id", r.d.id),
+			zap.String("event_type", r.d.to.eventType), zap.String("reason", string(r.reason)), zap.Error(r.why))
+	}
+	m.applySettle(r.d, outcome, r.letter)
 }
 
 // commit waits for a batch of the feeder.
@@ -333,11 +360,7 @@ const shortWait = 250 * time.Millisecond
 func (r *registry) targetsOfIncoming(of *record) (to *targets, missing bool) {
 	var here []*Subscription
 	if of.replay == nil && route.CheckType(of.Type) == nil {
-		known, hash, ok := r.cached(of.Type)
-		if !ok {
-			known = r.targetsOf(of.Type, hash)
-		}
-		here = slices.Clone(known.subscriptions)
+		here = slices.Clone(r.matching(of.Type).subscriptions)
 	}
 	to = &targets{eventType: of.Type, subscriptions: here}
 	r.mu.Lock()

@@ -25,8 +25,8 @@ type journal interface {
 	retryLater(d *dispatch, delay time.Duration, due int64)
 	// park keeps a delivery at its door. If it spills, only the store does.
 	park(d *dispatch, spills bool)
-	// settle ends a dispatch. It has a letter if it is dead-lettered.
-	settle(d *dispatch, outcome Outcome, letter *keptLetter)
+	// settle ends a dispatch. It has a letter if it is dead-lettered, and accepts what its last handler has emitted.
+	settle(d *dispatch, outcome Outcome, letter *keptLetter, emitted []*dispatch)
 	// cutShort ends what Shutdown, or a failure of the store, does not let go on: with a letter in memory. A store keeps it.
 	cutShort(d *dispatch)
 	// detains keeps a dispatch that was read from a store from running now, and reports whether it does.
@@ -36,8 +36,9 @@ type journal interface {
 	callEnded()
 	// asksForDoor is called when a door has room for deliveries that only the store has.
 	asksForDoor(o *door)
-	// passed notes that the next target has handled the event, in an attempt with further targets.
-	passed(on *worker, d *dispatch)
+	// passed notes that the next target has handled the event, in an attempt with further targets, and accepts what its handler has
+	// emitted. It reports whether the attempt goes on.
+	passed(on *worker, d *dispatch, emitted []*dispatch) bool
 
 	// prepare gives a publication what its handlers get: the payload, and values of the publisher's context.
 	prepare(ctx context.Context, d *dispatch) error
@@ -48,6 +49,8 @@ type journal interface {
 	accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error)
 	// acceptTx leaves an event in a transaction of the caller.
 	acceptTx(ctx context.Context, inside bool, tx any, d *dispatch) error
+	// emitTx leaves what a handler has emitted in the transaction in which it runs.
+	emitTx(ctx context.Context, tx any, emitted []*dispatch) error
 	// awaits is called before an event is published for which a waiter waits, and its result when the wait has ended.
 	awaits(id EventID, w *waiter) (ended func())
 	// cancel settles a scheduled event. The error matches ErrNotScheduled if there is none.

@@ -101,12 +101,38 @@ func (j *memoryJournal) park(d *dispatch, _ bool) {
 	j.machine.applyPark(d)
 }
 
-func (j *memoryJournal) settle(d *dispatch, outcome Outcome, letter *keptLetter) {
+func (j *memoryJournal) settle(d *dispatch, outcome Outcome, letter *keptLetter, emitted []*dispatch) {
 	if j.hook != nil {
-		j.later(d, func() { j.keepAndSettle(d, outcome, letter) })
+		j.later(d, func() { j.acceptEmitted(emitted); j.keepAndSettle(d, outcome, letter) })
 		return
 	}
+	j.acceptEmitted(emitted)
 	j.keepAndSettle(d, outcome, letter)
+}
+
+// acceptEmitted accepts what a handler has emitted, before its event settles. Nothing refuses a success.
+func (j *memoryJournal) acceptEmitted(emitted []*dispatch) {
+	for _, d := range emitted {
+		j.intake.renew(d)
+		o := &opening{d: d, inside: true}
+		if err := j.intake.given.take(o); err != nil {
+			r := j.machine.refuse(d, ReasonDuplicate, err)
+			if r.letter != nil {
+				j.kept.add(r.letter)
+			}
+			j.machine.applyRefusal(r)
+			continue
+		}
+		if o.d == nil { // a repetition
+			continue
+		}
+		if j.report.seesAccepted() {
+			o.events = []Event{d.event(j.time)}
+		}
+		_ = j.machine.pool.Reserve(context.Background(), d.queueRoom(), true) // it refuses only when all has settled
+		j.machine.applyAccept(d, false)
+		j.intake.accepted(o)
+	}
 }
 
 func (j *memoryJournal) keepAndSettle(d *dispatch, outcome Outcome, letter *keptLetter) {
@@ -118,7 +144,7 @@ func (j *memoryJournal) keepAndSettle(d *dispatch, outcome Outcome, letter *kept
 }
 
 func (j *memoryJournal) cutShort(d *dispatch) {
-	j.settle(d, DeadLettered, j.machine.letter(d, ReasonShutdown))
+	j.settle(d, DeadLettered, j.machine.letter(d, ReasonShutdown), nil)
 }
 
 func (j *memoryJournal) detains(*dispatch) bool { return false }
@@ -127,7 +153,14 @@ func (j *memoryJournal) callEnded() {}
 
 func (j *memoryJournal) asksForDoor(*door) {}
 
-func (j *memoryJournal) passed(*worker, *dispatch) {}
+func (j *memoryJournal) passed(_ *worker, _ *dispatch, emitted []*dispatch) bool {
+	if j.hook != nil && len(emitted) > 0 {
+		_ = j.opened(func(error) error { j.acceptEmitted(emitted); return nil })
+		return true
+	}
+	j.acceptEmitted(emitted)
+	return true
+}
 
 func (j *memoryJournal) prepare(ctx context.Context, d *dispatch) (err error) {
 	if j.config.encodes {
@@ -204,6 +237,10 @@ func (j *memoryJournal) acceptQueued(ctx context.Context, inside bool, c *openin
 
 func (j *memoryJournal) acceptTx(context.Context, bool, any, *dispatch) error {
 	return fmt.Errorf("%w: a bus in memory has no database; open a store with WithStore", ErrNoTransaction)
+}
+
+func (j *memoryJournal) emitTx(ctx context.Context, tx any, _ []*dispatch) error {
+	return j.acceptTx(ctx, true, tx, nil)
 }
 
 func (j *memoryJournal) awaits(EventID, *waiter) (ended func()) { return func() {} }

@@ -75,6 +75,7 @@ type config struct {
 	codec        Codec // nil: encoding/json
 	encodes      bool  // WithEncodedPayloads
 	payloadLimit int   // of an encoded payload, in bytes
+	emittedBytes int   // of the encoded payloads that a call emits
 	idempotency  time.Duration
 	unsettled    int // 0: not bounded
 	unconfirmed  room.Size
@@ -98,6 +99,7 @@ func newConfig(opts []Option) (*config, error) {
 		deadLetters: DefaultDeadLetterCapacity,
 
 		payloadLimit: DefaultPayloadLimit,
+		emittedBytes: DefaultMaxEmittedBytes,
 		idempotency:  DefaultIdempotencyWindow,
 		unconfirmed:  room.Size{Records: DefaultMaxUnconfirmed, Bytes: DefaultMaxUnconfirmedBytes},
 	}

@@ -283,3 +283,14 @@ func (w *waiter) wouldDeadlock(d *dispatch) bool {
 	}
 	return false
 }
+
+// unawait ends the wait of the delivery's waiter, because the delivery is held.
+func (d *dispatch) unawait(s *Subscription) {
+	waiter := d.waiter()
+	if waiter == nil {
+		return
+	}
+	part := d.ensureStory().part
+	d.story.unawaited = true
+	waiter.held(s, part, int(d.attempt))
+}

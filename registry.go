@@ -293,7 +293,7 @@ func (r *registry) cached(eventType string) (to *targets, hash route.Hash, ok bo
 	return r.routes.Cached(eventType)
 }
 
-// targetsOf returns the targets of a valid event type.
+// targetsOf is matching for a type that is not cached.
 func (r *registry) targetsOf(eventType string, hash route.Hash) *targets {
 	return r.routes.Find(eventType, hash)
 }

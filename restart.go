@@ -273,10 +273,12 @@ func (r *changeBatch) doubt(err error) bool {
 		c.Applied = doubt.Opened(&l.replays, 1, &l.copies, inserted-1)
 	case kind == toDue:
 		c.Applied = doubt.Opened(&l.accepted, 0, &l.copies, inserted-1)
-	case kind == toSettle:
-		c.Applied = doubt.Ended(l.counter(r.change.outcome), 1)
 	}
-	if kind := r.change.kind; kind > toDue && inserted > 0 || kind == toSettle && len(r.batch.Delete) == 0 { // split off
+	ended := r.change.ends()
+	if ended != nil {
+		c.Applied = c.Applied.And(doubt.Ended(l.counter(ended.outcome), 1))
+	}
+	if r.change.kind > toDue && inserted > 0 || ended != nil && len(r.batch.Delete) == 0 { // split off
 		c.Lost = doubt.Ended(&l.splits, -1) // its parent still has the delivery
 	}
 	r.bus.durable.doubts.Add(c)

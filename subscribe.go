@@ -289,3 +289,12 @@ func (b *Bus) absent(name string) *Subscription {
 	s.retry.Store(&noRetry)
 	return s
 }
+
+// matching returns the targets of a valid event type.
+func (r *registry) matching(eventType string) *targets {
+	to, hash, known := r.cached(eventType)
+	if !known {
+		to = r.targetsOf(eventType, hash)
+	}
+	return to
+}

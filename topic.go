@@ -57,6 +57,16 @@ func (t Topic[T]) PublishTx(ctx context.Context, bus *Bus, tx any, payload T, op
 	return bus.PublishTx(ctx, tx, t.name, payload, opts...)
 }
 
+// Emit is Emit with the topic's event type. Errors: those of Emit, and *TopicError.
+func (t Topic[T]) Emit(ctx context.Context, payload T, opts ...PublishOption) (EventID, error) {
+	if c := callFrom(ctx); c != nil {
+		if err := t.bind(c.bus(), isType); err != nil {
+			return EventID{}, fmt.Errorf("Emit(%q): %w", shorten(t.name), err)
+		}
+	}
+	return Emit(ctx, t.name, payload, opts...)
+}
+
 // Subscribe is Bus.Subscribe with the topic's name as the pattern, and a handler made by Typed: it receives payloads of other
 // publishers, too, if they convert to a T. FromContext has the event.
 // Errors: those of Bus.Subscribe, and *TopicError.

@@ -103,9 +103,21 @@ func (b *Bus) inTransaction(handler Handler) (Handler, error) {
 			Event: driver.ID(e.ID), Names: append([]string{d.Subscription}, d.Formerly...), Published: d.Event.Time, Edit: editOf(d),
 			Until: b.time.Now().UTC.Add(b.config.idempotency),
 		}
-		_, err := store.RunOnce(ctx, m, func(ctx context.Context) error { return handler(ctx, e) })
+		_, err := store.RunOnce(ctx, m, func(ctx context.Context, tx any) error { return b.emitInTx(ctx, tx, call, handler, e) })
 		return err
 	}, nil
+}
+
+// emitInTx calls a handler in its transaction, and writes there what it has emitted.
+func (b *Bus) emitInTx(ctx context.Context, tx any, c *call, handler Handler, e Event) error {
+	inner, emits := c.within(ctx, emitter{})
+	if err := handler(inner, e); err != nil {
+		return err
+	}
+	if emitted := c.takeEmittedIn(emits); len(emitted) > 0 {
+		return b.journal.emitTx(ctx, tx, emitted)
+	}
+	return nil
 }
 
 // editOf identifies the edits of a delivery. An import of a letter that was exported before an edit begins to count again, so
@@ -127,38 +139,61 @@ func (j *durable) acceptTx(ctx context.Context, inside bool, tx any, d *dispatch
 		return fmt.Errorf("%w: %T takes none", ErrNoTransaction, j.config.store)
 	}
 	return j.intake.whileEntering(inside, func() error {
-		submit := func(in ...*driver.Incoming) error {
-			_, err := guard(j.store, "SubmitTx", func() (struct{}, error) { return struct{}{}, store.SubmitTx(ctx, tx, in) })
-			return err
-		}
 		known, err := j.isRepeated(ctx, d)
 		if err != nil {
 			return err
 		}
 		if known {
-			return submit() // the transaction is checked all the same
+			return j.leaveTx(ctx, store, tx) // the transaction is checked all the same
 		}
 		if err := j.admitsIncoming(ctx, 1); err != nil && !inside {
 			return err
 		}
-		w := newBatch(j.time)
+		return j.leaveTx(ctx, store, tx, d)
+	})
+}
+
+// emitTx leaves what a handler has emitted in incoming. Whether an id or a key is known shows when the bus takes the events in.
+func (j *durable) emitTx(ctx context.Context, tx any, emitted []*dispatch) error {
+	store, ok := j.config.store.(driver.TxStore)
+	if !ok {
+		return fmt.Errorf("%w: %T takes no events in the transaction of a handler", ErrNoTransaction, j.config.store)
+	}
+	return j.intake.whileEntering(true, func() error {
+		for _, d := range emitted {
+			j.intake.renew(d)
+		}
+		return j.leaveTx(ctx, store, tx, emitted...)
+	})
+}
+
+// leaveTx leaves events in incoming, in a transaction.
+func (j *durable) leaveTx(ctx context.Context, store driver.TxStore, tx any, all ...*dispatch) (err error) {
+	w := newBatch(j.time)
+	for _, d := range all {
 		in := &driver.Incoming{Record: j.encodeIncoming(w, d, true), Given: d.from().given, Codec: j.config.codecName()}
 		if once := d.from().once; once.key != "" {
 			in.Record.KeyExpires = in.Record.Published.Add(max(j.config.idempotency, once.keep))
 		}
-		if w.err != nil {
-			return w.err
-		}
+		w.Leave = append(w.Leave, in)
+	}
+	if w.err != nil {
+		return w.err
+	}
+	for _, d := range all {
 		j.inTx.note(d.key, d.id, j.time.Nanos())
-		if err := submit(in); err != nil {
+	}
+	_, err = guard(j.store, "SubmitTx", func() (struct{}, error) { return struct{}{}, store.SubmitTx(ctx, tx, w.Leave) })
+	if err != nil {
+		for _, d := range all {
 			j.inTx.forget(d.key, d.id)
-			return err
 		}
-		if holder := txHolder(ctx); holder != nil {
-			j.locks.Note(holder, tx)
-		}
-		return nil
-	})
+		return err
+	}
+	if holder := txHolder(ctx); holder != nil && len(all) > 0 {
+		j.locks.Note(holder, tx)
+	}
+	return nil
 }
 
 // txHolder returns who must end a transaction: nil if that is unknown, because everything shares the context.

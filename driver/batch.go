@@ -103,22 +103,7 @@ type Dedupe struct {
 	// Expires is when the entry is no longer known. A store may remove the entry once it has seen a
 	// Batch.Aged at or after Expires. So after the clock is set back, an expired entry may be known or not.
 	Expires time.Time
-	// IfKnown is what becomes of the batch if the entry is known. The bus does not set it yet, and a store ignores it.
-	IfKnown IfKnown
 }
-
-// IfKnown is what becomes of a batch with a Dedupe that is known. Only RefuseKnown has an effect yet.
-type IfKnown uint8
-
-const (
-	// RefuseKnown refuses the batch.
-	RefuseKnown IfKnown = iota
-	// SkipKnown applies the batch without the records of the event.
-	SkipKnown
-	// BuryKnown applies the batch with a letter instead of the records of the event. The batch will have a field
-	// for that letter.
-	BuryKnown
-)
 
 // Directive is what an operator has ordered of a subscription, and survives restarts.
 type Directive struct {

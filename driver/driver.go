@@ -209,16 +209,17 @@ type TxStore interface {
 // handler does in the transaction happens once.
 //
 // RunOnce begins a transaction and marks m in it. If m is marked already, it returns false without a call of f. If another
-// transaction marks m and has not ended, RunOnce waits for that. Otherwise it calls f with a context that has the
-// transaction, from which the store's package returns it. It commits if f returns nil and ctx has not ended, and rolls back
+// transaction marks m and has not ended, RunOnce waits for that. Otherwise it calls f with the transaction, which SubmitTx of
+// the store takes, and with a context from which the store's package returns it. It commits if f returns nil and ctx has not ended, and rolls back
 // otherwise, also when f panics or ends its goroutine. It returns the error of f as it is. An unknown outcome of the commit
 // is an error, because the next RunOnce finds out. RunOnce needs no lease, and holds no lock for which a commit of a store
 // could wait.
 type OnceStore interface {
+	TxStore
 	// MaxRuns returns how many RunOnce can run at once before one waits for another: that wait counts as a part of an attempt. 0
 	// stands for no limit. It does not change.
 	MaxRuns() int
-	RunOnce(ctx context.Context, m Mark, f func(ctx context.Context) error) (ran bool, err error)
+	RunOnce(ctx context.Context, m Mark, f func(ctx context.Context, tx any) error) (ran bool, err error)
 }
 
 // Mark says that a subscription has handled an event.

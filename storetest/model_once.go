@@ -32,7 +32,7 @@ func TxFrom(ctx context.Context) *Tx {
 func (*modelStore) MaxRuns() int { return 0 }
 
 // RunOnce runs f in a *Tx. See [driver.OnceStore].
-func (s *modelStore) RunOnce(ctx context.Context, m driver.Mark, f func(context.Context) error) (ran bool, err error) {
+func (s *modelStore) RunOnce(ctx context.Context, m driver.Mark, f func(ctx context.Context, tx any) error) (ran bool, err error) {
 	own := &mark{open: make(chan struct{}), until: m.Until}
 	keys := make([]markKey, len(m.Names))
 	for i, name := range m.Names {
@@ -52,7 +52,7 @@ func (s *modelStore) RunOnce(ctx context.Context, m driver.Mark, f func(context.
 					model.endMark(keys, own, false)
 				}
 			}()
-			if err := f(context.WithValue(ctx, txOfHandler{}, tx)); err != nil {
+			if err := f(context.WithValue(ctx, txOfHandler{}, tx), tx); err != nil {
 				return false, err
 			}
 			if err := ctx.Err(); err != nil {

@@ -91,6 +91,5 @@ func fullLetter() *driver.Letter {
 // fullDedupe returns an entry in which every field is set.
 func fullDedupe() driver.Dedupe {
 	d := *filled[driver.Dedupe]()
-	d.IfKnown = driver.RefuseKnown // a store may ignore it yet
 	return d
 }

@@ -42,7 +42,7 @@ func onceStore(t *testing.T, s driver.Store) driver.OnceStore {
 func (r *rig) requireRuns(t *testing.T, s driver.Store, m driver.Mark, want bool, what string) {
 	t.Helper()
 	before := stats(t, s).Incoming
-	ran, err := onceStore(t, s).RunOnce(t.Context(), m, func(ctx context.Context) error {
+	ran, err := onceStore(t, s).RunOnce(t.Context(), m, func(ctx context.Context, _ any) error {
 		return txStore(t, s).SubmitTx(ctx, r.TxFrom(ctx), []*driver.Incoming{incoming()})
 	})
 	require.NoError(t, err, what)
@@ -103,7 +103,7 @@ func testOnceFailed(t *testing.T, r *rig) {
 				}
 				ended <- err
 			}()
-			_, err = once.RunOnce(ctx, m, func(inTx context.Context) error {
+			_, err = once.RunOnce(ctx, m, func(inTx context.Context, _ any) error {
 				if err := tx.SubmitTx(inTx, r.TxFrom(inTx), []*driver.Incoming{incoming()}); err != nil {
 					panic(err)
 				}
@@ -129,7 +129,7 @@ func testOnceWaitsForAnother(t *testing.T, r *rig) {
 		marked, goOn := make(chan struct{}), make(chan error)
 		first, second := make(chan error, 1), make(chan error, 1)
 		go func() {
-			_, err := once.RunOnce(context.Background(), m, func(context.Context) error {
+			_, err := once.RunOnce(context.Background(), m, func(context.Context, any) error {
 				close(marked)
 				return <-goOn
 			})
@@ -137,7 +137,7 @@ func testOnceWaitsForAnother(t *testing.T, r *rig) {
 		}()
 		<-marked
 		go func() {
-			ran, err := beside.RunOnce(context.Background(), m, func(context.Context) error { return nil })
+			ran, err := beside.RunOnce(context.Background(), m, func(context.Context, any) error { return nil })
 			if err == nil && ran != fails {
 				err = errors.New("the second one ran beside the first one, or did not run after its failure")
 			}
@@ -163,11 +163,11 @@ func testOnceWaitsForAnother(t *testing.T, r *rig) {
 func testOnceWaitEndsWithItsContext(t *testing.T, r *rig) {
 	s := r.open(t)
 	m := handled()
-	ran, err := onceStore(t, s).RunOnce(t.Context(), m, func(context.Context) error {
+	ran, err := onceStore(t, s).RunOnce(t.Context(), m, func(context.Context, any) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		within(t, "RunOnce whose context has ended", func() {
-			_, err := onceStore(t, s).RunOnce(ctx, m, func(context.Context) error { return nil })
+			_, err := onceStore(t, s).RunOnce(ctx, m, func(context.Context, any) error { return nil })
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		})
 		return nil
@@ -182,7 +182,7 @@ func testOnceBlocksNoCommit(t *testing.T, r *rig) {
 	m := handled()
 	held := ready(leased)
 	held.ID = m.Event
-	ran, err := onceStore(t, other).RunOnce(t.Context(), m, func(context.Context) error {
+	ran, err := onceStore(t, other).RunOnce(t.Context(), m, func(context.Context, any) error {
 		within(t, "a batch beside an open transaction", func() {
 			apply(t, s, &driver.Batch{Now: noon.Add(48 * time.Hour), New: []*driver.Record{held}, Leave: []*driver.Incoming{incoming()}})
 			apply(t, s, &driver.Batch{Now: noon.Add(50 * time.Hour), Delete: []driver.Ref{held.Ref}})
@@ -232,7 +232,7 @@ func testOnceKept(t *testing.T, r *rig) {
 func testOnceOfAClosedStore(t *testing.T, r *rig) {
 	s := r.open(t)
 	require.NoError(t, s.Close(t.Context()))
-	_, err := onceStore(t, s).RunOnce(t.Context(), handled(), func(context.Context) error { return errors.New("f was called") })
+	_, err := onceStore(t, s).RunOnce(t.Context(), handled(), func(context.Context, any) error { return errors.New("f was called") })
 	require.ErrorIs(t, err, driver.ErrClosed)
 }
 
@@ -241,7 +241,7 @@ func testOnceOfAFailedStore(t *testing.T, r *rig) {
 	r.Fail(t, s)
 	require.Error(t, submit(t, s, &driver.Batch{Now: noon, New: []*driver.Record{ready()}}))
 	m := handled()
-	_, err := onceStore(t, s).RunOnce(t.Context(), m, func(context.Context) error { return errors.New("f was called") })
+	_, err := onceStore(t, s).RunOnce(t.Context(), m, func(context.Context, any) error { return errors.New("f was called") })
 	require.ErrorIs(t, err, driver.ErrFailed)
 	require.NoError(t, s.Reopen(t.Context()))
 	r.requireRuns(t, s, m, true, "a mark after Reopen")

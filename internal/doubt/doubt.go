@@ -3,6 +3,7 @@
 package doubt
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -28,6 +29,11 @@ func Opened(counter *atomic.Int64, opened int64, copiesCounter *atomic.Int64, co
 // Ended is the effect of a record that is no longer there, or is not there at all: n is 1 if it ended a
 // dispatch, and -1 if the dispatch was never opened.
 func Ended(counter *atomic.Int64, n int64) Effect { return Effect{[]count{{counter, n}}, -1} }
+
+// And is the effect of both.
+func (e Effect) And(other Effect) Effect {
+	return Effect{slices.Concat(e.counts, other.counts), e.records + other.records}
+}
 
 // Change is a change of unknown outcome: either it was applied, or it was lost.
 type Change struct{ Applied, Lost Effect }

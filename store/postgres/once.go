@@ -32,7 +32,7 @@ func (s *Store) MaxRuns() int { return int(s.handlers.Config().MaxConns) }
 // RunOnce runs f in a transaction. See [driver.OnceStore].
 //
 // Errors: that of f; driver.ErrFailed, driver.ErrClosed, those of the server, the context's error.
-func (s *Store) RunOnce(ctx context.Context, m driver.Mark, f func(context.Context) error) (ran bool, err error) {
+func (s *Store) RunOnce(ctx context.Context, m driver.Mark, f func(ctx context.Context, tx any) error) (ran bool, err error) {
 	if err := s.state(); err != nil {
 		return false, fmt.Errorf("RunOnce: %w", err)
 	}
@@ -52,7 +52,7 @@ func (s *Store) RunOnce(ctx context.Context, m driver.Mark, f func(context.Conte
 	if !first {
 		return false, nil
 	}
-	if err := f(context.WithValue(ctx, txOfHandler{}, tx)); err != nil {
+	if err := f(context.WithValue(ctx, txOfHandler{}, tx), tx); err != nil {
 		return false, err
 	}
 	if err := ctx.Err(); err != nil {

@@ -1,0 +1,287 @@
+package eventbus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Emit publishes an event if and only if the handler whose context is ctx succeeds. It returns the id before that. A handler
+// that fails, panics, exceeds its timeout or returns Snooze or Throttle has emitted nothing, so its retries emit nothing twice.
+//
+// With a store, the events are in the commit that records the success. If the handler's event has further targets, that commit
+// is made before the next one runs. In memory, the bus accepts the events after the success, before the handler's event has
+// settled. Then they are published: their time, their order by Key and their subscriptions are those of that instant. They
+// wait for no room, as with any publication of a handler. PublishAndWait of the handler's event does not wait for them.
+//
+// An event without ID has an id that derives from the handler's event, the name under which the delivery was recorded, the number of
+// edits, and how many events the call has emitted before. An operator who lets the handler succeed a second time, for instance
+// by a replay of an imported letter, causes no second event within WithIdempotencyWindow.
+// If the id or the idempotency key of an event is known by then, the event is dropped as a repetition. If its content
+// differs, it becomes a dead letter with ReasonDuplicate. With IdempotencyKey and without ID, the key alone decides. A second
+// event with an id or a key of the same call is compared at once: Emit returns the id of the first, or ErrDuplicateID.
+//
+// With InTx, the events are written in the handler's transaction, as PublishTx does. Middleware that runs the handler in
+// a transaction of its own collects them: see CollectEmitted.
+//
+// One call of a handler may emit as many events as the queue has room for, and their encoded payloads may have 16 MiB:
+// see WithMaxEmittedBytes. Emit does not block, and is safe for concurrent use.
+//
+// Errors: ErrNotInHandler without the context of a running handler, also after its timeout; ErrBatchTooLarge;
+// ErrNoTransaction in middleware that cannot keep events (WithoutEmit); *EventError, *OptionError, *PayloadError, ErrDuplicateID,
+// ErrNilContext, the context's. After an error the event is not emitted, and the handler may go on.
+func Emit(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
+	d, err := emit(ctx, eventType, payload, opts)
+	if err != nil {
+		return EventID{}, fmt.Errorf("Emit(%q): %w", shorten(eventType), err)
+	}
+	return d.id, nil
+}
+
+func emit(ctx context.Context, eventType string, payload any, opts []PublishOption) (*dispatch, error) {
+	if ctx == nil {
+		return nil, ErrNilContext
+	}
+	c := callFrom(ctx)
+	if c == nil {
+		return nil, ErrNotInHandler
+	}
+	if !c.running() {
+		return nil, c.errEnded()
+	}
+	b, to := c.bus(), c.emitter(ctx)
+	if to.refuses {
+		return nil, fmt.Errorf("%w: a middleware of %s runs the handler in a transaction that cannot keep events; publish there", ErrNoTransaction, c.subscription().id)
+	}
+	d, err := b.intake.prepare(ctx, c, true, eventType, payload, opts)
+	if _, encoded := payload.(encodedBefore); err == nil && (encoded || to.encodes) && d.row() == nil {
+		d.payload, err = b.intake.encode(payload)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.ensureCancellation().emit(c, to, d)
+}
+
+// ErrNotInHandler is returned by Emit without the context of a running handler.
+var ErrNotInHandler = errors.New("eventbus: not in a running handler; pass the handler's context before it returns, or use Publish")
+
+// errEnded returns the error of an Emit after the handler has ended.
+func (c *call) errEnded() error {
+	return fmt.Errorf("%w: the handler has ended: %w", ErrNotInHandler, c.endingErr())
+}
+
+// emitter keeps what a call has emitted, or what a part of it has emitted in a transaction. cancellation.mu of the call guards the fields
+// but those that are fixed.
+type emitter struct {
+	call    *call // fixed, and so are depth, encodes and refuses
+	depth   int   // number of transactions around it
+	encodes bool  // its events are kept elsewhere, encoded
+	refuses bool
+
+	ended   bool
+	emitted []*dispatch
+	bytes   int                     // of encoded payloads
+	names   map[givenName]*dispatch // ids and keys
+}
+
+type emitterKey struct{}
+
+// emitter returns where Emit keeps events. A context may also have values of the call of another handler: see WithContextFrom.
+func (c *call) emitter(ctx context.Context) *emitter {
+	if e, ok := ctx.Value(emitterKey{}).(*emitter); ok && e.call == c {
+		return e
+	}
+	return &c.ensureCancellation().own
+}
+
+// within returns a context in which Emit keeps events in an emitter of its own.
+func (c *call) within(ctx context.Context, e emitter) (context.Context, *emitter) {
+	e.call, e.depth = c, c.emitter(ctx).depth+1
+	return context.WithValue(ctx, emitterKey{}, &e), &e
+}
+
+// emit keeps an event until the call succeeds.
+func (a *cancellation) emit(c *call, to *emitter, d *dispatch) (kept *dispatch, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	config := c.bus().config
+	size := to.bytes + len(payloadBytes(d.payload))
+	switch first := d.firstOf(to.names); {
+	case a.err != nil || to.ended || !c.running():
+		return nil, c.errEnded()
+	case first != nil:
+		return first, d.repeatsInBatch(first)
+	case len(to.emitted) >= config.queue:
+		return nil, fmt.Errorf("%w: a call may emit %d events", ErrBatchTooLarge, config.queue)
+	case size > config.emittedBytes:
+		return nil, fmt.Errorf("%w: with this event, the call would have emitted %d bytes of payloads, and may emit %d (WithMaxEmittedBytes)", ErrBatchTooLarge, size, config.emittedBytes)
+	}
+	if d.origin == nil {
+		d.origin = &origin{}
+	}
+	if !d.origin.given {
+		d.id = c.emittedID(to.depth, len(to.emitted))
+		d.origin.given = d.origin.once.key == ""
+	}
+	if to.names == nil {
+		to.names = make(map[givenName]*dispatch)
+	}
+	for _, name := range d.names() {
+		to.names[name] = d
+	}
+	to.emitted, to.bytes = append(to.emitted, d), size
+	return d, nil
+}
+
+// emittedID returns the id of an event without ID. No ChildID is equal: the names of those begin with a quote.
+func (c *call) emittedID(depth, index int) EventID {
+	d := c.dispatch
+	return DeriveID(d.id, fmt.Sprintf("emitted %q %d %d %d", d.to.nameAt(c.target), d.replay().edits, depth, index))
+}
+
+// takeEmitted returns what the handler has emitted, after the call has ended.
+func (c *call) takeEmitted() []*dispatch {
+	if a := c.cancellation.Load(); a != nil {
+		return a.takeEmitted(&a.own)
+	}
+	return nil
+}
+
+// takeEmittedIn ends an emitter of the call, and returns its events.
+func (c *call) takeEmittedIn(e *emitter) []*dispatch { return c.ensureCancellation().takeEmitted(e) }
+
+// takeEmitted ends an emitter and returns its events.
+func (a *cancellation) takeEmitted(e *emitter) (all []*dispatch) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all, e.ended, e.emitted, e.names = e.emitted, true, nil, nil
+	return all
+}
+
+// renew makes an emitted event one of now.
+func (in *intake) renew(d *dispatch) {
+	now, _ := in.time.Recent()
+	d.wall = now.Wall
+	in.ids.Put((*[16]byte)(&d.origin.order), now.Millis)
+	d.to = in.registry.matching(d.to.eventType)
+}
+
+// DefaultMaxEmittedBytes is the default of WithMaxEmittedBytes.
+const DefaultMaxEmittedBytes = 16 << 20
+
+// WithMaxEmittedBytes limits the encoded payloads of the events that one call of a handler emits (Emit), in bytes. The default is 16
+// MiB. They are in memory until the handler has succeeded, and with a store in one commit. A bus in memory without
+// WithEncodedPayloads does not know the size of its payloads. Below 1 it is an *OptionError.
+func WithMaxEmittedBytes(n int) Option {
+	return option(func(c *config) {
+		c.refuseIf(n < 1, "WithMaxEmittedBytes", n, "must be at least 1; leave it out for 16 MiB")
+		c.emittedBytes = n
+	})
+}
+
+// CollectEmitted is for middleware that runs a handler in a transaction of a database, so that what the handler does there happens
+// once. It returns a context for the handler, in which Emit keeps events for the middleware, and a function that ends
+// this and returns them as JSON: nil for none. The middleware calls it when the handler has returned nil, writes the result in its
+// transaction, and calls EmitCollected after the commit, and again in each attempt that does not call the handler because its
+// transaction is committed. So the events are published whatever fails between the two.
+//
+// Without the context of a running handler, collected returns nil and Emit is an error. Module inbox is such middleware.
+func CollectEmitted(ctx context.Context) (inner context.Context, collected func() ([]byte, error)) {
+	c := callFrom(ctx)
+	if c == nil {
+		return ctx, func() ([]byte, error) { return nil, nil }
+	}
+	inner, e := c.within(ctx, emitter{encodes: true})
+	return inner, func() ([]byte, error) { return c.bus().collect(c.takeEmittedIn(e)) }
+}
+
+// WithoutEmit returns a context in which Emit returns ErrNoTransaction. It is for middleware that runs a handler in a transaction of a
+// database and cannot keep events in it: they would be lost if the process died between the commit and the success.
+func WithoutEmit(ctx context.Context) context.Context {
+	c := callFrom(ctx)
+	if c == nil {
+		return ctx
+	}
+	inner, _ := c.within(ctx, emitter{refuses: true})
+	return inner
+}
+
+// collectedEvent is an event of CollectEmitted. Fields with the same meaning have the names that they have in letters.
+type collectedEvent struct {
+	ID             EventID       `json:"id"`
+	Given          bool          `json:"given,omitempty"`
+	Type           string        `json:"type"`
+	Key            string        `json:"key,omitempty"`
+	Payload        []byte        `json:"payload"`
+	Codec          string        `json:"codec"`
+	Metadata       EventMetadata `json:"metadata,omitzero"`
+	Due            time.Time     `json:"due,omitzero"`
+	IdempotencyKey string        `json:"idempotency_key,omitempty"`
+	KeepFor        time.Duration `json:"keep_for,omitempty"`
+	UntilSettled   bool          `json:"until_settled,omitempty"`
+}
+
+// encodedBefore is the encoded payload of a collectedEvent.
+type encodedBefore []byte
+
+func (b *Bus) collect(emitted []*dispatch) ([]byte, error) {
+	if len(emitted) == 0 {
+		return nil, nil
+	}
+	all := make([]collectedEvent, len(emitted))
+	for i, d := range emitted {
+		o := d.from()
+		all[i] = collectedEvent{
+			ID: d.id, Given: o.given, Type: d.to.eventType, Key: d.key, Payload: payloadBytes(d.payload), Codec: b.config.codecName(),
+			Metadata: o.metadata, IdempotencyKey: o.once.key, KeepFor: o.once.keep, UntilSettled: o.once.untilSettled,
+		}
+		if o.due != nil {
+			all[i].Due = o.due.time(b.time)
+		}
+	}
+	return json.Marshal(all)
+}
+
+// EmitCollected emits the events that CollectEmitted has returned, in this or an earlier attempt, with their ids. Nil emits
+// nothing.
+//
+// Errors: those of Emit, *DecodeError for other data and for payloads of another codec.
+func EmitCollected(ctx context.Context, collected []byte) error {
+	if collected == nil {
+		return nil
+	}
+	if err := emitCollected(ctx, collected); err != nil {
+		return fmt.Errorf("EmitCollected: %w", err)
+	}
+	return nil
+}
+
+func emitCollected(ctx context.Context, collected []byte) error {
+	var all []collectedEvent
+	if err := json.Unmarshal(collected, &all); err != nil {
+		return &DecodeError{What: "collected events", Err: err}
+	}
+	for _, e := range all {
+		c := callFrom(ctx)
+		if c != nil && e.Codec != c.bus().config.codecName() {
+			return &DecodeError{What: "collected event " + e.ID.String(), Err: fmt.Errorf("the payload was encoded by the codec %q, and this bus has %q", e.Codec, c.bus().config.codecName())}
+		}
+		if _, err := emit(ctx, e.Type, encodedBefore(e.Payload), []PublishOption{e.asOption}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// asOption sets what the event was emitted with.
+func (e *collectedEvent) asOption(p publication) publication {
+	p.id, p.given, p.key, p.metadata = e.ID, e.Given, e.Key, e.Metadata
+	p.once = idempotency{key: e.IdempotencyKey, keep: e.KeepFor, untilSettled: e.UntilSettled}
+	if !e.Due.IsZero() {
+		p.when = &dueOption{at: e.Due}
+	}
+	return p
+}
