@@ -72,7 +72,8 @@ type CatalogSubscription struct {
 	Isolated       bool     `json:"isolated,omitempty"` // by Isolated or WithIsolation
 	PerDestination bool     `json:"per_destination,omitempty"`
 	Once           bool     `json:"once,omitempty"`
-	Detached       bool     `json:"detached,omitempty"` // Detach was called
+	DeadLetters    bool     `json:"dead_letters,omitempty"` // it is of OnDeadLetter, and Pattern of the types of dead events
+	Detached       bool     `json:"detached,omitempty"`     // Detach was called
 	// Concurrency is that of the option: Unlimited, or 0 for the default.
 	Concurrency int           `json:"concurrency,omitempty"`
 	RateLimit   *RateSettings `json:"rate_limit,omitempty"`
@@ -222,7 +223,7 @@ func (op *operators) catalogNow() Catalog {
 		in := CatalogSubscription{
 			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly), Isolated: s.isolated,
 			Concurrency: s.concurrencyOption(), RateLimit: s.rateLimit, MaxThrottle: s.throttle, Timeout: s.timeout, LineCapacity: s.door.bound(),
-			Once: s.door.terms().single, Detached: s.Detached(),
+			Once: s.door.terms().single, DeadLetters: s.letters, Detached: s.Detached(),
 			WhenOpen: s.door.terms().whenOpen, WhenFull: s.door.terms().whenFull, Circuit: CircuitSettings(s.circuit), PerDestination: s.destinations != nil,
 			Retry: own.RetryPolicy.clone(), Rules: own.rules.list(), OwnRules: own.rules != nil,
 		}
@@ -292,7 +293,7 @@ func (c *Catalog) Explain(eventType string) Plan {
 		if offence != nil {
 			return Plan{EventType: eventType, Err: patternError(in.Pattern, offence)}
 		}
-		if !pattern.Match(eventType) {
+		if in.DeadLetters || !pattern.Match(eventType) {
 			continue
 		}
 		s := &Subscription{id: in.Subscription, pattern: in.Pattern, timeout: in.Timeout, isolated: in.Isolated || c.Isolated}

@@ -149,6 +149,8 @@ func (s *Subscription) inherit(from *Subscription) (opens func(), err error) {
 			"differs from %q, which is detached: take it over with the same, or unsubscribe it first", shorten(from.id))}
 	}
 	switch {
+	case s.letters != from.letters:
+		return nil, differs("OnDeadLetter", s.letters)
 	case s.isolated != from.isolated:
 		return nil, differs("Isolated", s.isolated)
 	case (s.destinations != nil) != (from.destinations != nil):

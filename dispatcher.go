@@ -62,8 +62,9 @@ func (m *machine) run(w *worker, d *dispatch) {
 				return
 			}
 			c.cancel()
+			emitted = c.takeEmitted()
 			if !r.withdrawn && !r.verdict.postpones() {
-				if emitted = c.takeEmitted(); !m.conclude(d, &w.call, r) || !m.passed(w, d, emitted) {
+				if !m.conclude(d, &w.call, r) || !m.passed(w, d, emitted) {
 					return
 				}
 				continue
@@ -84,6 +85,7 @@ func (m *machine) run(w *worker, d *dispatch) {
 
 // passed goes on after a target that has handled the event. It reports whether the attempt continues.
 func (m *machine) passed(w *worker, d *dispatch, emitted []*dispatch) bool {
+	m.publishNow(emitted)
 	return int(d.next) == len(d.to.subscriptions)-1 || m.journal.passed(w, d, emitted)
 }
 

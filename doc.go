@@ -149,7 +149,8 @@
 //
 // An event that is not retried becomes a [DeadLetter] with the event, the reason and
 // every failure. [Bus.DLQ] lists, replays and purges letters. A replay goes to the
-// subscriptions that did not succeed, with fresh attempts.
+// subscriptions that did not succeed, with fresh attempts. [Bus.OnDeadLetter] registers a handler for letters: the
+// last step of a story.
 //
 // # Observability
 //

@@ -101,6 +101,10 @@ func (j *durable) prepare(_ context.Context, d *dispatch) error {
 	return nil
 }
 
+func (j *durable) prepareLetter(d *dispatch, l *DeadLetter) {
+	d.payload, d.origin.row = encodeLetter(*l), &row{}
+}
+
 func (j *durable) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {
 	o := opening{d: d, batch: batch, published: batch, inside: inside}
 	if err := j.unknown.await(ctx, j.gaveUp, &o); err != nil { // before it counts as entering: a restart waits for those

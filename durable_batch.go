@@ -66,8 +66,8 @@ func (j *durable) batchOf(c *change) *changeBatch {
 			}
 			r.insertEvent(d)
 		}
-		if c.success != nil {
-			r.batch.add(&j.batchOf(c.success).batch)
+		if c.of != nil {
+			r.batch.add(&j.batchOf(c.of).batch)
 		}
 	case toReplay:
 		if c.letter != nil { // otherwise the bus that left the replay in incoming has taken it

@@ -21,8 +21,7 @@ type change struct {
 	delay   time.Duration    // with toWait
 	audit   *AuditEntry      // of an operator's change, or nil
 	answers driver.RequestID // the request of another process that the change carries out, or 0
-	refused []*refusal       // what its handler has emitted and the store does not take; with toSettle and toProgress
-	success *change          // the one that the same batch records, with toAccept of what a handler has emitted
+	of      *change          // the one that opens the dispatches, and is in the same batch; with toAccept
 
 	// takesIn has the incoming events that the change takes in. divides is set if a subscription of their publisher is
 	// missing: only the store gets the records then, and divide parks those deliveries.
@@ -58,13 +57,13 @@ const (
 // opens reports whether the change makes dispatches runnable that were not in memory.
 func (k transition) opens() bool { return k <= toDue }
 
-// ends returns the change that ends a dispatch: this one, the success that it records too, or nil.
+// ends returns the change that ends a dispatch: this one, the one that opens its dispatches, or nil.
 func (c *change) ends() *change {
 	switch {
 	case c.kind == toSettle:
 		return c
-	case c.success != nil && c.success.kind == toSettle:
-		return c.success
+	case c.of != nil && c.of.kind == toSettle:
+		return c.of
 	}
 	return nil
 }
@@ -116,8 +115,9 @@ func (j *durable) park(d *dispatch, spills bool) {
 
 func (j *durable) settle(d *dispatch, outcome Outcome, letter *keptLetter, emitted []*dispatch) {
 	c := &change{kind: toSettle, opening: opening{d: d}, outcome: outcome, letter: letter}
-	if len(emitted) > 0 {
-		j.recordEmitted(c, emitted)
+	told, missing := j.machine.tell(d, letter)
+	if emitted = append(emitted, told...); len(emitted) > 0 {
+		j.recordOpening(c, emitted, missing)
 		return
 	}
 	j.recordLater(c)
@@ -226,9 +226,6 @@ func (j *durable) apply(c *change, err error) error {
 		c.d.state = stateRunning
 	case toStore:
 		j.unload(c.d)
-	}
-	for _, r := range c.refused {
-		j.machine.applyRefusal(r)
 	}
 	return err
 }
@@ -364,7 +361,7 @@ func (j *durable) passed(on *worker, d *dispatch, emitted []*dispatch) bool {
 	switch {
 	case len(emitted) > 0:
 		here := make(chan func(), 1)
-		j.recordEmitted(&change{kind: toProgress, opening: opening{d: d}, here: here}, emitted)
+		j.recordOpening(&change{kind: toProgress, opening: opening{d: d}, here: here}, emitted, false)
 		(<-here)()
 		return d.state == stateRunning
 	case time.Duration(j.time.Nanos()-on.began) >= progressAfter:
@@ -382,90 +379,78 @@ func (j *durable) progressOf(w *batch, d *dispatch) *driver.Record {
 	return record
 }
 
-// recordEmitted records the success of a call, and what its handler has emitted: in one batch. The journal owns the dispatch until it
-// has applied it.
-func (j *durable) recordEmitted(of *change, emitted []*dispatch) {
+// recordOpening records how a dispatch goes on or ends, and what that opens: the events that a handler has emitted, or those of a dead
+// letter. The journal owns the dispatch until it has applied the change.
+func (j *durable) recordOpening(of *change, opened []*dispatch, missing bool) {
 	of.d.state = stateRecording
 	j.ledger.recording.Add(1)
-	for _, d := range emitted {
-		j.intake.renew(d)
-	}
-	j.submitEmitted(of, emitted)
+	j.submitOpening(&change{kind: toAccept, of: of, divides: missing, opening: opening{batch: opened, published: opened, inside: true}})
 }
 
-// submitEmitted submits the batch.
-func (j *durable) submitEmitted(of *change, emitted []*dispatch) {
-	ctx := context.Background()
-	if len(emitted) == 0 { // all are repetitions
-		_ = j.record(ctx, of, func(err error) { j.endEmitting(of, err) })
-		return
-	}
-	c := &change{kind: toAccept, success: of, opening: opening{d: emitted[0], batch: emitted, published: emitted, inside: true}}
+// submitOpening submits the batch.
+func (j *durable) submitOpening(c *change) {
 	j.follow(&c.opening)
 	if j.report.seesAccepted() {
-		for _, d := range emitted {
+		c.events = nil
+		for _, d := range c.batch {
 			c.events = append(c.events, d.event(j.time))
 		}
 	}
-	if err := j.record(ctx, c, func(err error) { j.emitted(c, err) }); err != nil { // the lease is lost, or Shutdown has given up
-		j.applyEmitted(c, err)
+	if err := j.record(context.Background(), c, func(err error) { j.opened(c, err) }); err != nil { // the lease is lost, or Shutdown has given up
+		j.applyOpening(c, err)
 	}
 }
 
-// follow takes in what the emitted events must follow. While the store is blocked, a success waits.
+// follow takes in what the events must follow. While the store is blocked, the change waits.
 func (j *durable) follow(c *opening) {
 	for j.takeInFirst(context.Background(), c) != nil && j.time.Sleep(j.feeder.claimsContext(), busyPause) {
 	}
 }
 
-// emitted is the answer of the store. What a handler emits refuses no success: repetitions are left out, and the rest is submitted
+// opened is the answer of the store. What a change opens does not refuse it: repetitions are left out, and the rest is submitted
 // again.
-func (j *durable) emitted(c *change, err error) {
+func (j *durable) opened(c *change, err error) {
 	err = j.apply(c, err)
 	var refused *driver.RefusedError
 	if errors.As(err, &refused) && refused.Known != nil {
-		j.followups.Return(false, func() { j.submitEmitted(c.success, j.leaveOutKnown(c, refused.Known)) })
+		j.followups.Return(false, func() { j.submitOpening(j.withoutKnown(c, refused.Known)) })
 		return
 	}
-	j.applyEmitted(c, err)
+	j.applyOpening(c, err)
 }
 
-func (j *durable) applyEmitted(c *change, err error) {
+func (j *durable) applyOpening(c *change, err error) {
 	apply := func() {
 		if err == nil {
 			j.intake.accepted(&c.opening)
 		}
-		j.endEmitting(c.success, err)
+		_ = j.apply(c.of, err)
+		j.ledger.recording.Add(-1)
+		j.ledger.checkDrained()
 	}
-	if here := c.success.here; here != nil {
+	if here := c.of.here; here != nil {
 		here <- apply
 		return
 	}
 	j.followups.Return(false, apply)
 }
 
-func (j *durable) endEmitting(of *change, err error) {
-	_ = j.apply(of, err)
-	j.ledger.recording.Add(-1)
-	j.ledger.checkDrained()
-}
-
-// leaveOutKnown returns the events whose ids and keys the store does not know, after it has refused one. Those with another content become
-// letters. It looks for all at once: a handler that is called again after an import may have emitted thousands.
-func (j *durable) leaveOutKnown(c *change, known *driver.Dedupe) (fresh []*dispatch) {
+// withoutKnown returns the change without the events whose ids or keys the store knows, after it has refused one. Those with another
+// content become letters. It looks for all at once: a handler that is called again after an import may have emitted thousands.
+func (j *durable) withoutKnown(c *change, known *driver.Dedupe) *change {
+	again := &change{kind: toAccept, of: c.of, divides: c.divides, opening: opening{batch: []*dispatch{}, refused: c.refused, inside: true}}
 	for _, d := range c.batch {
-		repeated, err := true, error(nil)
+		repeated, err := j.isRepeated(context.Background(), d)
 		if d.isNamed(known) {
-			err = j.repeats(d, known)
-		} else {
-			repeated, err = j.isRepeated(context.Background(), d)
+			repeated, err = true, j.repeats(d, known)
 		}
 		switch {
 		case errors.Is(err, ErrDuplicateID):
-			c.success.refused = append(c.success.refused, j.machine.refuse(d, ReasonDuplicate, err))
+			again.refuse(j.machine, d, ReasonDuplicate, err)
 		case !repeated: // or the store did not answer: it refuses the batch again, or fails
-			fresh = append(fresh, d)
+			again.batch = append(again.batch, d)
 		}
 	}
-	return fresh
+	again.published = again.batch
+	return again
 }

@@ -161,12 +161,14 @@ func (a *cancellation) takeEmitted(e *emitter) (all []*dispatch) {
 	return all
 }
 
-// renew makes an emitted event one of now.
-func (in *intake) renew(d *dispatch) {
-	now, _ := in.time.Recent()
-	d.wall = now.Wall
-	in.ids.Put((*[16]byte)(&d.origin.order), now.Millis)
-	d.to = in.registry.matching(d.to.eventType)
+// publishNow makes emitted events ones of now.
+func (m *machine) publishNow(emitted []*dispatch) {
+	now, _ := m.time.Recent()
+	for _, d := range emitted {
+		d.wall = now.Wall
+		m.ids.Put((*[16]byte)(&d.origin.order), now.Millis)
+		d.to = matching(m.registry.routes, d.to.eventType)
+	}
 }
 
 // DefaultMaxEmittedBytes is the default of WithMaxEmittedBytes.

@@ -161,6 +161,83 @@ func ExampleIdempotencyKey() {
 	// repeated true <nil>
 }
 
+// The handler fails once. Only its success publishes the invoice.
+func ExampleEmit() {
+	ctx := context.Background()
+	bus, err := eventbus.New(eventbus.WithRetry(eventbus.BaseDelay(time.Millisecond)), eventbus.WithLogger(zap.NewNop()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("order.placed", func(ctx context.Context, e eventbus.Event) error {
+		d, _ := eventbus.FromContext(ctx)
+		if _, err := eventbus.Emit(ctx, "invoice.created", fmt.Sprintf("invoice for %v, of attempt %d", e.Payload, d.Attempt)); err != nil {
+			return err
+		}
+		if d.Attempt == 1 {
+			return errors.New("out of paper")
+		}
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("invoice.created", eventbus.Typed(func(_ context.Context, text string) error {
+		fmt.Println(text)
+		return nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := bus.Publish(ctx, "order.placed", "order 17"); err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Drain(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: invoice for order 17, of attempt 2
+}
+
+// The last step of a story: the customer hears of it.
+func ExampleBus_OnDeadLetter() {
+	ctx := context.Background()
+	bus, err := eventbus.New(eventbus.WithLogger(zap.NewNop()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("order.placed", func(context.Context, eventbus.Event) error {
+		return eventbus.Permanent(errors.New("card declined"))
+	}, eventbus.Named("billing"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.OnDeadLetter("order.*", func(_ context.Context, letter eventbus.DeadLetter) error {
+		fmt.Printf("sorry, %v: %s at %s\n", letter.Event.Payload, letter.Failures[0].Error, letter.Subscription)
+		return nil
+	}, eventbus.Named("apologies"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := bus.Publish(ctx, "order.placed", "order 17"); err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Drain(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: sorry, order 17: card declined at billing
+}
+
 // A handler that publishes gives its child an id that its retry has, too.
 func ExampleChildID() {
 	ctx := context.Background()

@@ -105,7 +105,7 @@ func (f *feeder) admit(ctx context.Context, r *changeBatch, done func(error)) er
 			return err
 		}
 	}
-	if c.success != nil && !f.bus.store.leads() {
+	if c.of != nil && !f.bus.store.leads() {
 		return ErrLeaseLost
 	}
 	if c.left = c.kind != toDue && c.takesIn == nil && f.leaves() && !(c.inside && f.bus.store.leads()); c.left {
@@ -147,11 +147,11 @@ func (f *feeder) admit(ctx context.Context, r *changeBatch, done func(error)) er
 }
 
 // awaitCaught waits for the end of catching, which waits for the store. The store may wait for a transaction that the
-// caller has to end. The success of a handler has no such caller.
+// caller has to end. A change that opens dispatches has no such caller.
 func (f *feeder) awaitCaught(ctx context.Context, c *change, caught <-chan struct{}) error {
 	block := f.bus.store.blocks.Block()
 	begun := block.Begun
-	if c.success != nil {
+	if c.of != nil {
 		begun = nil
 	}
 	var why error

@@ -217,7 +217,14 @@ func (f *feeder) takeInOnce(ctx context.Context, all []incomingEvent) error {
 	}
 	if c.d = c.batch[0]; c.d.from().replay != nil {
 		c.kind, c.batch = toReplay, nil
-	} else {
+	}
+	return f.takeInAs(ctx, c)
+}
+
+// takeInAs records a change that takes events in, and waits for that.
+func (f *feeder) takeInAs(ctx context.Context, c *change) error {
+	j := f.bus.durable
+	if c.kind == toAccept {
 		j.intake.quota.Add(c.records())
 		c.counted = true
 		if j.report.seesAccepted() {
@@ -231,15 +238,23 @@ func (f *feeder) takeInOnce(ctx context.Context, all []incomingEvent) error {
 	select {
 	case err := <-applied:
 		if err == nil {
-			for _, d := range c.all() {
-				j.inTx.forget(d.key, d.id)
-			}
+			c.takenIn(&j.inTx)
 		}
 		j.followups.Return(false, func() { j.takenIn(c, err) }) // observers may block
 		return err
 	case <-ctx.Done():
 		go func() { j.takenIn(c, <-applied) }()
 		return errClaimsEnded
+	}
+}
+
+// takenIn forgets the keys of events that are taken in.
+func (c *change) takenIn(keys *txKeys) {
+	for _, d := range c.all() {
+		keys.forget(d.key, d.id)
+	}
+	for _, r := range c.refused {
+		keys.forget(r.d.key, r.d.id)
 	}
 }
 
@@ -261,26 +276,13 @@ func (f *feeder) dropRepetition(ctx context.Context, e incomingEvent, known *dri
 	return nil
 }
 
-// buryIncoming takes in an event that becomes a dead letter at once. Without a target, it is unrouted: a letter belongs to a
-// subscription.
+// buryIncoming takes in an event that becomes a dead letter at once.
 func (f *feeder) buryIncoming(ctx context.Context, e incomingEvent, reason Reason, why error) error {
 	j := f.bus.durable
 	d, _ := j.incoming(&e)
-	w := newBatch(j.time)
-	w.Accept, w.ForgetSettled = []driver.IncomingID{e.ID}, entriesToFree(d)
-	r := j.machine.refuse(d, reason, why)
-	w.refuse(r)
-	if err := f.commit(ctx, w); err != nil {
-		return err
-	}
-	j.inTx.forget(d.key, d.id)
-	j.ledger.entering.Add(1)
-	j.followups.Return(false, func() {
-		j.machine.applyRefusal(r)
-		j.ledger.entering.Add(-1)
-		j.ledger.checkDrained()
-	})
-	return nil
+	c := &change{kind: toAccept, opening: opening{batch: []*dispatch{}}, takesIn: []driver.IncomingID{e.ID}}
+	c.refuse(j.machine, d, reason, why)
+	return f.takeInAs(ctx, c)
 }
 
 // refusal is the end of an accepted event that cannot be dispatched: a dead letter at its first target. Without a target, it is unrouted.
@@ -300,8 +302,16 @@ func (m *machine) refuse(d *dispatch, reason Reason, why error) *refusal {
 	return r
 }
 
+// refuse adds the refusal of an event, and the event of its letter.
+func (c *change) refuse(m *machine, d *dispatch, reason Reason, why error) {
+	r := m.refuse(d, reason, why)
+	told, missing := m.tell(d, r.letter)
+	c.refused, c.batch, c.divides = append(c.refused, r), append(c.batch, told...), c.divides || missing
+}
+
 // refuse adds the letter.
 func (w *batch) refuse(r *refusal) {
+	w.ForgetSettled = append(w.ForgetSettled, entriesToFree(r.d)...)
 	if r.letter != nil {
 		w.bury(&r.letter.DeadLetter)
 	}
@@ -360,7 +370,7 @@ const shortWait = 250 * time.Millisecond
 func (r *registry) targetsOfIncoming(of *record) (to *targets, missing bool) {
 	var here []*Subscription
 	if of.replay == nil && route.CheckType(of.Type) == nil {
-		here = slices.Clone(r.matching(of.Type).subscriptions)
+		here = slices.Clone(matching(r.routes, of.Type).subscriptions)
 	}
 	to = &targets{eventType: of.Type, subscriptions: here}
 	r.mu.Lock()

@@ -42,6 +42,8 @@ type journal interface {
 
 	// prepare gives a publication what its handlers get: the payload, and values of the publisher's context.
 	prepare(ctx context.Context, d *dispatch) error
+	// prepareLetter gives the event of a dead letter its payload.
+	prepareLetter(d *dispatch, l *DeadLetter)
 	// isRepeated reports whether a dispatch repeats an event whose idempotency key or given id is known: accept then adds nothing.
 	isRepeated(ctx context.Context, d *dispatch) (bool, error)
 	// accept waits for room, and makes a dispatch, or a batch, runnable: those whose ids are new, of which it returns the
@@ -113,6 +115,7 @@ type opening struct {
 	published   []*dispatch
 	repetitions map[*dispatch]bool
 	folded      []folded
+	refused     []*refusal
 	events      []Event   // for Observer.Accepted
 	inside      bool      // a handler publishes them
 	left        bool      // the events were left in incoming

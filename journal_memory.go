@@ -110,35 +110,50 @@ func (j *memoryJournal) settle(d *dispatch, outcome Outcome, letter *keptLetter,
 	j.keepAndSettle(d, outcome, letter)
 }
 
+// refuse ends an event that a handler has emitted with a letter.
+func (j *memoryJournal) refuse(d *dispatch, reason Reason, why error) {
+	r := j.machine.refuse(d, reason, why)
+	j.keep(d, r.letter)
+	j.machine.applyRefusal(r)
+}
+
+// keep keeps a letter, and accepts its event.
+func (j *memoryJournal) keep(d *dispatch, letter *keptLetter) {
+	if letter != nil {
+		j.kept.add(letter) // before tell: it numbers the letter
+		told, _ := j.machine.tell(d, letter)
+		j.acceptEmitted(told)
+	}
+}
+
 // acceptEmitted accepts what a handler has emitted, before its event settles. Nothing refuses a success.
 func (j *memoryJournal) acceptEmitted(emitted []*dispatch) {
 	for _, d := range emitted {
-		j.intake.renew(d)
 		o := &opening{d: d, inside: true}
 		if err := j.intake.given.take(o); err != nil {
-			r := j.machine.refuse(d, ReasonDuplicate, err)
-			if r.letter != nil {
-				j.kept.add(r.letter)
-			}
-			j.machine.applyRefusal(r)
+			j.refuse(d, ReasonDuplicate, err)
 			continue
 		}
 		if o.d == nil { // a repetition
 			continue
 		}
+		if d.to.eventType == deadLetterType && !j.machine.pool.TryReserve(d.queueRoom()) {
+			j.refuse(d, ReasonOverflow, &FullError{Bound: BoundQueue, Most: int64(j.config.queue)})
+			continue
+		}
 		if j.report.seesAccepted() {
 			o.events = []Event{d.event(j.time)}
 		}
-		_ = j.machine.pool.Reserve(context.Background(), d.queueRoom(), true) // it refuses only when all has settled
+		if d.to.eventType != deadLetterType {
+			_ = j.machine.pool.Reserve(context.Background(), d.queueRoom(), true) // it refuses only when all has settled
+		}
 		j.machine.applyAccept(d, false)
 		j.intake.accepted(o)
 	}
 }
 
 func (j *memoryJournal) keepAndSettle(d *dispatch, outcome Outcome, letter *keptLetter) {
-	if letter != nil {
-		j.kept.add(letter)
-	}
+	j.keep(d, letter)
 	j.intake.given.settled(d)
 	j.machine.applySettle(d, outcome, letter)
 }
@@ -172,6 +187,12 @@ func (j *memoryJournal) prepare(ctx context.Context, d *dispatch) (err error) {
 		d.values = valuesOf(j.config.contextFrom(ctx))
 	}
 	return nil
+}
+
+func (j *memoryJournal) prepareLetter(d *dispatch, l *DeadLetter) {
+	if d.payload = l.clone(); j.config.encodes {
+		d.payload = encodeLetter(*l)
+	}
 }
 
 func (j *memoryJournal) accept(ctx context.Context, inside bool, d *dispatch, batch []*dispatch) (fresh int, err error) {

@@ -78,7 +78,9 @@ func (j *durable) acquire(ctx context.Context, wait bool) error {
 	j.feeder.looks.Store(true)
 	err = j.operators.obeyOthers()
 	_, failed := j.countUnsettled(ctx)
-	if err := errors.Join(err, failed, j.resumeRetired(ctx)); err != nil {
+	all, unread := j.instances(ctx)
+	j.registry.letters.setElsewhere(all, j.instance)
+	if err := errors.Join(err, failed, unread, j.resumeRetired(ctx)); err != nil {
 		return err
 	}
 	j.answerRequests() // before this process orders anything itself
@@ -297,6 +299,7 @@ func (j *durable) lookAtInstances() {
 		j.feeder.failed(claims, err)
 		return
 	}
+	j.registry.letters.setElsewhere(all, j.instance)
 	mine := slices.IndexFunc(all, func(in instance) bool { return in.Instance == j.instance })
 	if epoch == 0 || mine < 0 || !j.feeder.runs.Load() || !j.dispatches() || j.lifecycle.ending.Load() {
 		return

@@ -103,6 +103,7 @@ func rate(part, whole int64) float64 {
 type SubscriptionMetrics struct {
 	Subscription string       `json:"subscription"` // its name, or its pattern and number
 	Pattern      string       `json:"pattern"`
+	DeadLetters  bool         `json:"dead_letters,omitempty"` // it is of OnDeadLetter, and Pattern of the types of dead events
 	Successes    int64        `json:"successes"`
 	Failures     int64        `json:"failures"` // of these:
 	Timeouts     int64        `json:"timeouts"`
@@ -290,6 +291,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 	m := SubscriptionMetrics{
 		Subscription:   s.id,
 		Pattern:        s.Pattern(),
+		DeadLetters:    s.letters,
 		Successes:      int64(s.door.circuit.Successes()),
 		Failures:       c.failures.Load(),
 		Timeouts:       c.timeouts.Load(),

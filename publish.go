@@ -130,6 +130,9 @@ func (in *intake) prepare(ctx context.Context, from *call, inside bool, eventTyp
 		if offence := route.CheckType(eventType); offence != nil {
 			return nil, typeError(eventType, offence)
 		}
+		if eventType == deadLetterType {
+			return nil, &EventError{Field: "type", Value: eventType, Reason: "is reserved for the events of OnDeadLetter; choose another type"}
+		}
 	}
 	if ctx.Err() != nil {
 		return nil, contextError(ctx)
@@ -196,6 +199,9 @@ func (in *intake) accepted(c *opening) (fresh int) {
 			in.machine.settle(d, Unrouted)
 		}
 		fresh++
+	}
+	for _, r := range c.refused {
+		in.machine.applyRefusal(r)
 	}
 	return fresh
 }

@@ -23,6 +23,7 @@ type registry struct {
 	stored  bool                            // a store has deliveries by the names of subscriptions
 	changed func()                          // is called when the subscriptions or their settings have changed, without a lock
 	routes  route.Router[*Subscription, *targets]
+	letters letterRoutes
 	types   *capped.Map[typeCounters]
 	retry   atomic.Pointer[retrySettings] // for subscriptions without their own
 	several atomic.Bool                   // there are two subscriptions or more
@@ -44,6 +45,7 @@ func newRegistry(c *config, stored bool, absent func(name string) *Subscription,
 	}
 	r.retry.Store(&retrySettings{retryOverride: retryOverride{RetryPolicy: c.retry}, rules: c.rules})
 	r.routes = route.NewTable(r.newTargets)
+	r.letters.table = route.NewTable(r.newLetterTargets)
 	return r
 }
 
@@ -94,10 +96,11 @@ func (r *registry) add(
 	}
 	r.all.Add(s)
 	r.several.Store(r.all.Len() > 1)
-	s.place = r.routes.Add(pattern, s)
+	routes := r.routesOf(s)
+	s.place = routes.Add(pattern, s)
 	if from != nil { // after Add: each event finds one of the two
 		parsed, _ := route.Parse(from.pattern)
-		r.routes.Remove(parsed, from.place)
+		routes.Remove(parsed, from.place)
 	}
 	opens()
 	return nil
@@ -108,7 +111,7 @@ func (r *registry) remove(s *Subscription) {
 	parsed, _ := route.Parse(s.pattern)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.routes.Remove(parsed, s.place)
+	r.routesOf(s).Remove(parsed, s.place)
 	r.all.Remove(s.number)
 	r.several.Store(r.all.Len() > 1)
 	if !r.stored {
@@ -293,7 +296,7 @@ func (r *registry) cached(eventType string) (to *targets, hash route.Hash, ok bo
 	return r.routes.Cached(eventType)
 }
 
-// targetsOf is matching for a type that is not cached.
+// targetsOf returns the targets of a valid event type that are not cached.
 func (r *registry) targetsOf(eventType string, hash route.Hash) *targets {
 	return r.routes.Find(eventType, hash)
 }
@@ -396,6 +399,7 @@ func (r *registry) changeRetry(s *Subscription, change func(*retrySettings)) {
 		box.Store(&noRetry)
 	}
 	r.routes.Renew() // cached targets have the previous settings
+	r.letters.table.Renew()
 }
 
 // retrySettings has the retry overrides and rules of a subscription, or those of the bus. It is

@@ -38,6 +38,7 @@ type Subscription struct {
 	gate         *keyGate      // if it is isolated
 	isolated     bool
 	strict       bool // StrictDecoding
+	letters      bool // OnDeadLetter made it
 	formerly     []string
 	counters     *subscriptionCounters
 	madeAt       [1]uintptr  // the caller of Subscribe
@@ -65,7 +66,7 @@ type Subscription struct {
 //
 // Errors: *PatternError, *OptionError, ErrNilHandler, ErrDuplicateName, ErrShutdown, ErrNoHandlers.
 func (b *Bus) Subscribe(pattern string, handler Handler, opts ...SubscribeOption) (*Subscription, error) {
-	s, err := b.subscribe(pattern, handler, opts)
+	s, err := b.subscribe(pattern, handler, false, opts)
 	if err != nil {
 		return nil, fmt.Errorf("Subscribe(%q): %w", shorten(pattern), err)
 	}
@@ -73,7 +74,8 @@ func (b *Bus) Subscribe(pattern string, handler Handler, opts ...SubscribeOption
 	return s, nil
 }
 
-func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption) (*Subscription, error) {
+// subscribe makes a subscription to events, or to dead letters.
+func (b *Bus) subscribe(pattern string, handler Handler, letters bool, opts []SubscribeOption) (*Subscription, error) {
 	if !b.usable() {
 		return nil, ErrUninitialized
 	}
@@ -90,6 +92,9 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 	c, err := newSubscriptionConfig(b.config, opts)
 	if err != nil {
 		return nil, err
+	}
+	if letters && c.strict {
+		return nil, &OptionError{Option: "StrictDecoding", Reason: "has no effect on a handler of dead letters; leave it out"}
 	}
 	if c.inTx {
 		if handler, err = b.inTransaction(handler); err != nil {
@@ -113,10 +118,11 @@ func (b *Bus) subscribe(pattern string, handler Handler, opts []SubscribeOption)
 		named:     c.named,
 		formerly:  c.formerly,
 		strict:    c.strict,
+		letters:   letters,
 	}
 	s.makeDoor(c)
 	s.retry.Store(c.ownRetry())
-	if s.isolated = c.isolated || b.config.isolation; s.isolated {
+	if s.isolated = c.isolated || b.config.isolation || letters; s.isolated {
 		s.gate = keys.New[*dispatch](1)
 	}
 	runtime.Callers(3+c.callerSkip, s.madeAt[:]) // skip Callers, subscribe and Subscribe
@@ -290,11 +296,11 @@ func (b *Bus) absent(name string) *Subscription {
 	return s
 }
 
-// matching returns the targets of a valid event type.
-func (r *registry) matching(eventType string) *targets {
-	to, hash, known := r.cached(eventType)
+// matching returns the targets of a valid event type in a table.
+func matching(in route.Router[*Subscription, *targets], eventType string) *targets {
+	to, hash, known := in.Cached(eventType)
 	if !known {
-		to = r.targetsOf(eventType, hash)
+		to = in.Find(eventType, hash)
 	}
 	return to
 }

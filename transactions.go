@@ -160,9 +160,7 @@ func (j *durable) emitTx(ctx context.Context, tx any, emitted []*dispatch) error
 		return fmt.Errorf("%w: %T takes no events in the transaction of a handler", ErrNoTransaction, j.config.store)
 	}
 	return j.intake.whileEntering(true, func() error {
-		for _, d := range emitted {
-			j.intake.renew(d)
-		}
+		j.machine.publishNow(emitted)
 		return j.leaveTx(ctx, store, tx, emitted...)
 	})
 }

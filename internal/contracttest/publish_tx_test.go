@@ -374,7 +374,7 @@ func TestT4_ABadRowWithoutSubscriptions(t *testing.T) {
 		require.Empty(t, letters(t, bus))
 		require.EqualValues(t, 1, bus.Metrics().Ledger.Unrouted)
 		require.Len(t, unrouted, 1)
-		all := logs.FilterMessageSnippet("incoming event refused").All()
+		all := logs.FilterMessageSnippet("event refused").All()
 		require.Len(t, all, 1)
 		require.Equal(t, "invalid", all[0].ContextMap()["reason"])
 		requireBalanced(t, bus)
