@@ -67,6 +67,8 @@ type Record struct {
 	KeyExpires     time.Time
 	// UntilSettled is set if IdempotencyKey is known until the event has settled, see Batch.ForgetSettled.
 	UntilSettled bool
+	// Expires is from when the dispatch must not begin any more; zero for never. ClaimExpired selects by it.
+	Expires time.Time
 
 	// The following change with each Batch.Update.
 
@@ -98,10 +100,6 @@ type Record struct {
 	Own bool
 
 	Slot Slot // fixed
-
-	// The bus does not set the following yet, and a store need not keep them.
-
-	Expires time.Time // fixed: from when the dispatch must not begin any more; zero for never
 }
 
 // SuspectCrashes is the number of Crashes from which the bus suspects a record of crashing the
@@ -132,13 +130,16 @@ const (
 	ClaimParked
 	// ClaimEvent claims the records in Scheduled of Event, in the order of Ref.
 	ClaimEvent
+	// ClaimExpired claims the records in Ready, Waiting or Parked whose Expires is set and not after Now, in the order of Expires, then
+	// Ref, whatever their Key, Due and Own. Those in Scheduled are due before they expire.
+	ClaimExpired
 )
 
 // ClaimQuery selects free records.
 type ClaimQuery struct {
 	Kind  ClaimKind
 	Limit int       // at least 1
-	Now   time.Time // for ClaimDue
+	Now   time.Time // for ClaimDue and ClaimExpired
 	Doors []string  // for ClaimParked; distinct
 	Event ID        // for ClaimEvent
 	Slots SlotSet   // of the lease; empty: all that the lease has
@@ -155,8 +156,8 @@ type Claimed struct {
 	Records []*Record
 	// More reports whether further records matched.
 	More bool
-	// NextDue is the earliest Due after Now of the free records that ClaimDue selects. It is zero if there
-	// is none, and for other kinds.
+	// NextDue is the earliest Due after Now of the free records that ClaimDue selects, and for ClaimExpired the earliest Expires of
+	// those that it selects. It is zero if there is none, and for other kinds.
 	NextDue time.Time
 }
 

@@ -68,6 +68,8 @@ func (s *modelStore) claimLocked(q driver.ClaimQuery) driver.Claimed {
 			matching = append(matching, r)
 		case q.Kind == driver.ClaimDue && r.isTimed() && (next.IsZero() || r.Due.Before(next)):
 			next = r.Due
+		case q.Kind == driver.ClaimExpired && r.expires() && (next.IsZero() || r.Expires.Before(next)):
+			next = r.Expires
 		}
 	}
 	slices.SortFunc(matching, func(x, y *row) int {
@@ -77,6 +79,8 @@ func (s *modelStore) claimLocked(q driver.ClaimQuery) driver.Claimed {
 			first = cmp.Compare(x.Position, y.Position)
 		case driver.ClaimDue:
 			first = x.Due.Compare(y.Due)
+		case driver.ClaimExpired:
+			first = x.Expires.Compare(y.Expires)
 		case driver.ClaimEvent:
 		}
 		return cmp.Or(first, cmp.Compare(x.Ref, y.Ref))
@@ -97,6 +101,9 @@ func (r *row) isTimed() bool {
 	return r.State == driver.Scheduled || r.State == driver.Waiting && r.Key == ""
 }
 
+// expires reports whether ClaimExpired claims the record once it has expired.
+func (r *row) expires() bool { return r.State != driver.Scheduled && !r.Expires.IsZero() }
+
 // matches reports whether a free record matches a query under a lease.
 func (r *row) matches(q driver.ClaimQuery, epoch int64) bool {
 	switch q.Kind {
@@ -110,6 +117,8 @@ func (r *row) matches(q driver.ClaimQuery, epoch int64) bool {
 			(len(q.Destinations) == 0 || slices.Contains(q.Destinations, r.Destination)) && !slices.Contains(q.OtherThan, r.Destination)
 	case driver.ClaimEvent:
 		return r.State == driver.Scheduled && r.ID == q.Event
+	case driver.ClaimExpired:
+		return r.expires() && !r.Expires.After(q.Now)
 	}
 	return false
 }

@@ -86,6 +86,7 @@ var conformanceParts = []struct {
 	{"Record", recordTests},
 	{"Claim", claimTests},
 	{"Destination", destinationTests},
+	{"Expired", expiredTests},
 	{"Lease", leaseTests},
 	{"Standby", standbyTests},
 	{"Incoming", incomingTests},

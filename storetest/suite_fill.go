@@ -66,8 +66,7 @@ func fullRecord() *driver.Record {
 	r.Payload = anyBytes("payload")
 	r.Ref, r.Position, r.State = 0, 0, driver.Ready
 	r.Crashes, r.Own, r.Leased, r.Suspect = 0, false, false, false
-	// The bus does not set these yet, and a store need not keep them.
-	r.Slot, r.Expires = 0, time.Time{}
+	r.Slot = 0
 	return r
 }
 

@@ -285,8 +285,10 @@ func (o *oracle) claim(q driver.ClaimQuery) driver.Claimed {
 	}
 	for i := range o.records {
 		later := q
-		later.Now = o.records[i].Due
-		if q.Kind == driver.ClaimDue && later.Now.After(q.Now) && o.records[i].isFor(later) && (c.NextDue.IsZero() || later.Now.Before(c.NextDue)) {
+		if later.Now = o.records[i].Due; q.Kind == driver.ClaimExpired {
+			later.Now = o.records[i].Expires
+		}
+		if (q.Kind == driver.ClaimDue || q.Kind == driver.ClaimExpired) && later.Now.After(q.Now) && o.records[i].isFor(later) && (c.NextDue.IsZero() || later.Now.Before(c.NextDue)) {
 			c.NextDue = later.Now
 		}
 	}
@@ -316,6 +318,8 @@ func (r *oracleRecord) isFor(q driver.ClaimQuery) bool {
 		return r.State == driver.Parked && slices.Contains(q.Doors, r.Door) && (r.Own || r.Key == "") && r.isOf(q)
 	case driver.ClaimEvent:
 		return r.State == driver.Scheduled && q.Event == r.ID
+	case driver.ClaimExpired:
+		return !r.Expires.IsZero() && r.State != driver.Scheduled && q.Now.Compare(r.Expires) >= 0
 	}
 	return false
 }
@@ -339,6 +343,8 @@ func (r *oracleRecord) isBefore(other *oracleRecord, kind driver.ClaimKind) bool
 	switch {
 	case kind == driver.ClaimDue && !r.Due.Equal(other.Due):
 		return r.Due.Before(other.Due)
+	case kind == driver.ClaimExpired && !r.Expires.Equal(other.Expires):
+		return r.Expires.Before(other.Expires)
 	case (kind == driver.ClaimReady || kind == driver.ClaimParked) && r.Position != other.Position:
 		return r.Position < other.Position
 	}

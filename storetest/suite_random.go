@@ -313,6 +313,10 @@ func (w *walk) newRecord(follows bool) *driver.Record {
 	n := fullRecord()
 	n.ID = w.ids[w.IntN(len(w.ids))]
 	n.Key = []string{"", "", "k", "l"}[w.IntN(4)]
+	n.Expires = time.Time{}
+	if w.IntN(3) == 0 {
+		n.Expires = w.now.Add(time.Duration(w.IntN(60_000)) * time.Millisecond)
+	}
 	w.progress(n)
 	switch {
 	case w.IntN(5) == 0 && follows:
@@ -356,7 +360,7 @@ func (w *walk) progress(r *driver.Record) {
 // claimSome claims records of a random kind.
 func (w *walk) claimSome(step int) {
 	q := driver.ClaimQuery{
-		Kind: []driver.ClaimKind{driver.ClaimReady, driver.ClaimDue, driver.ClaimParked, driver.ClaimParked, driver.ClaimEvent}[w.IntN(5)], Limit: 1 + w.IntN(5), Now: w.now,
+		Kind: []driver.ClaimKind{driver.ClaimReady, driver.ClaimDue, driver.ClaimParked, driver.ClaimParked, driver.ClaimEvent, driver.ClaimExpired}[w.IntN(6)], Limit: 1 + w.IntN(5), Now: w.now,
 		Doors: [][]string{nil, {"door0"}, {"door1"}, {"door1", "door0"}}[w.IntN(4)], Event: w.ids[w.IntN(len(w.ids))],
 	}
 	if q.Kind == driver.ClaimParked {

@@ -47,6 +47,7 @@ type fixedFields struct {
 	IdempotencyKey string      `json:"idempotency_key,omitempty"`
 	KeyExpires     time.Time   `json:"key_expires,omitzero"`
 	UntilSettled   bool        `json:"until_settled,omitempty"`
+	Expires        time.Time   `json:"expires,omitzero"`
 	Slot           driver.Slot `json:"slot,omitempty"`
 }
 
@@ -96,6 +97,9 @@ func AppendBody(b []byte, r *driver.Record) []byte {
 	}
 	if r.UntilSettled {
 		b = append(b, `,"until_settled":true`...)
+	}
+	if !r.Expires.IsZero() {
+		b = appendTime(append(b, `,"expires":`...), r.Expires)
 	}
 	if r.Slot != 0 {
 		b = strconv.AppendUint(append(b, `,"slot":`...), uint64(r.Slot), 10)
@@ -148,6 +152,7 @@ func DecodeBody(body []byte, r *driver.Record) error {
 	r.Type, r.Key, r.Metadata, r.Published, r.Targets = f.Type, f.Key, f.Metadata, f.Published, f.Targets
 	r.Scheduled, r.Replay, r.Slot = f.Scheduled, f.Replay, f.Slot
 	r.IdempotencyKey, r.KeyExpires, r.UntilSettled = f.IdempotencyKey, f.KeyExpires, f.UntilSettled
+	r.Expires = f.Expires
 	if header&hasPayload != 0 {
 		r.Payload = body[size:len(body):len(body)]
 	}

@@ -27,6 +27,9 @@ func TestBody_RoundTrip(t *testing.T) {
 			r.IdempotencyKey, r.KeyExpires = rapid.String().Draw(t, "idempotency key"), instant("key expires")
 			r.UntilSettled = rapid.Bool().Draw(t, "until settled")
 		}
+		if rapid.Bool().Draw(t, "expiry") {
+			r.Expires = instant("expires")
+		}
 		if rapid.Bool().Draw(t, "metadata") {
 			r.Metadata = []byte(`{"a":"b"}`)
 		}

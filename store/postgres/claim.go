@@ -59,16 +59,16 @@ func (s *Store) Claim(ctx context.Context, q driver.ClaimQuery) (driver.Claimed,
 }
 
 // recordColumns are the columns that scanRecord reads.
-const recordColumns = "ref, position, owner, event, kind, crashes, suspect, due, door, progress, body, destination"
+const recordColumns = "ref, position, owner, event, kind, crashes, suspect, due, door, progress, body, destination, expires"
 
 // scanRecord reads a row of recordColumns, and more columns.
 func scanRecord(row pgx.Row, more ...any) (r *driver.Record, owner int64, err error) {
 	var ref int64
 	var kind, crashes int16
-	var due *string
+	var due, expires *string
 	var door, body, destination []byte
 	r = new(driver.Record)
-	columns := []any{&ref, &r.Position, &owner, (*[16]byte)(&r.ID), &kind, &crashes, &r.Suspect, &due, &door, &r.Progress, &body, &destination}
+	columns := []any{&ref, &r.Position, &owner, (*[16]byte)(&r.ID), &kind, &crashes, &r.Suspect, &due, &door, &r.Progress, &body, &destination, &expires}
 	if err := row.Scan(append(columns, more...)...); err != nil {
 		return nil, 0, err
 	}
@@ -82,6 +82,9 @@ func scanRecord(row pgx.Row, more ...any) (r *driver.Record, owner int64, err er
 	}
 	if r.Due, err = parseDue(due); err != nil {
 		return nil, 0, corrupt(err.Error())
+	}
+	if want := dueText(r.Expires); (want == nil) != (expires == nil) || want != nil && *want != *expires {
+		return nil, 0, corrupt("the column expires does not match the body")
 	}
 	if keyed := kind&kindKeyed != 0; keyed != (r.Key != "") || kind>>3 != 0 {
 		return nil, 0, corrupt("the column kind does not match the key")
@@ -105,11 +108,19 @@ func (r *claim) read(ctx context.Context, s *Store, db querier, epoch int64) err
 		r.claimed.Records, r.owners = append(r.claimed.Records, n), append(r.owners, owner)
 		return err
 	}, args...)
-	if err != nil || r.q.Kind != driver.ClaimDue {
+	var of string
+	switch r.q.Kind {
+	case driver.ClaimDue:
+		of = "SELECT min(due) FROM ~.record WHERE " + whereDue + " AND due > $1"
+	case driver.ClaimExpired:
+		of = "SELECT min(expires) FROM ~.record WHERE " + whereExpires + " AND expires > $1"
+	case driver.ClaimReady, driver.ClaimParked, driver.ClaimEvent:
+	}
+	if err != nil || of == "" {
 		return err
 	}
 	var next *string
-	if err := db.QueryRow(ctx, s.sql("SELECT min(due) FROM ~.record WHERE "+whereDue+" AND due > $1"), storekit.TimeBound(r.q.Now)).Scan(&next); err != nil {
+	if err := db.QueryRow(ctx, s.sql(of), storekit.TimeBound(r.q.Now)).Scan(&next); err != nil {
 		return err
 	}
 	r.claimed.NextDue, err = parseDue(next)
@@ -136,6 +147,9 @@ func (r *claim) statement(epoch int64) (sql string, args []any, err error) {
 	case driver.ClaimEvent:
 		from, order = "~.record WHERE owner <= 0 AND event = $2 AND kind IN (2, 6)", "ref"
 		args = []any{[16]byte(r.q.Event)}
+	case driver.ClaimExpired:
+		from, order = "~.record WHERE "+whereExpires+" AND expires <= $2", "expires, ref"
+		args = []any{storekit.TimeBound(r.q.Now)}
 	default:
 		return "", nil, fmt.Errorf("postgres: ClaimKind %d is unknown", r.q.Kind)
 	}

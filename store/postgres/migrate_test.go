@@ -4,7 +4,10 @@ package postgres
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -20,23 +23,27 @@ func parked(key, destination string) *driver.Record {
 	return r
 }
 
-// schemaOfVersion1 makes a schema as version 1 of the package does, with the rows of a store that is closed. It returns
+// schemaOfVersion makes a schema as an earlier version of the package does, with the rows of a store that is closed. It returns
 // that schema.
-func schemaOfVersion1(t *testing.T, s *Store) string {
+func schemaOfVersion(t *testing.T, s *Store, version int) string {
 	t.Helper()
 	schema := postgrestest.NewSchema()
 	exec(t, s, "CREATE SCHEMA "+schema)
-	script := (&Store{quotedSchema: schema}).sql(schema1)
-	_, err := poolOf(t, s).Exec(context.Background(), script, pgx.QueryExecModeSimpleProtocol)
-	require.NoError(t, err)
+	for _, script := range migrations[:version] {
+		_, err := poolOf(t, s).Exec(context.Background(), (&Store{quotedSchema: schema}).sql(script), pgx.QueryExecModeSimpleProtocol)
+		require.NoError(t, err)
+	}
 	for _, table := range []string{"meta", "instance", "slot", "letter", "dedupe", "mark", "history", "incoming", "request", "directive", "audit", "catalog"} {
 		exec(t, s, "TRUNCATE "+schema+"."+table)
 		exec(t, s, "INSERT INTO "+schema+"."+table+" OVERRIDING SYSTEM VALUE SELECT * FROM ~."+table)
 	}
-	const columns = "ref, position, owner, event, kind, crashes, suspect, due, door, progress, body"
+	columns := "ref, position, owner, event, kind, crashes, suspect, due, door, progress, body"
+	if version > 1 {
+		columns += ", destination"
+	}
 	exec(t, s, "INSERT INTO "+schema+".record ("+columns+") SELECT "+columns+" FROM ~.record")
 	exec(t, s, "SELECT setval('"+schema+".instance_id', nextval('~.instance_id'))")
-	exec(t, s, "UPDATE "+schema+".meta SET version = 1")
+	exec(t, s, "UPDATE "+schema+".meta SET version = "+strconv.Itoa(version))
 	return schema
 }
 
@@ -67,11 +74,11 @@ func TestStore_MigratesVersion1(t *testing.T) {
 	first, keyed, queued := parked("", ""), parked("k", ""), record()
 	require.NoError(t, submit(before, &driver.Batch{New: []*driver.Record{first, keyed, queued}}))
 	require.NoError(t, before.Close(t.Context()))
-	schema := schemaOfVersion1(t, before)
+	schema := schemaOfVersion(t, before, 1)
 
 	_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema), MustExist())
 	require.ErrorIs(t, err, ErrNotMigrated)
-	require.ErrorContains(t, err, "has version 1, and this package needs version 2")
+	require.ErrorContains(t, err, "has version 1, and this package needs version 3")
 	s := openOnly(t, schema)
 	acquire(t, s)
 	requireSound(t, s)
@@ -85,6 +92,36 @@ func TestStore_MigratesVersion1(t *testing.T) {
 	requireSound(t, s)
 }
 
+// A schema of version 2 is migrated, and keeps what it has. Its records never expire.
+func TestStore_MigratesVersion2(t *testing.T) {
+	t.Parallel()
+	before := openOnly(t, postgrestest.NewSchema())
+	acquire(t, before)
+	first := parked("k", "a")
+	require.NoError(t, submit(before, &driver.Batch{New: []*driver.Record{first, record()}}))
+	require.NoError(t, before.Close(t.Context()))
+	schema := schemaOfVersion(t, before, 2)
+
+	_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema), MustExist())
+	require.ErrorIs(t, err, ErrNotMigrated)
+	require.ErrorContains(t, err, "has version 2, and this package needs version 3")
+	s := openOnly(t, schema)
+	acquire(t, s)
+	requireSound(t, s)
+	q := driver.ClaimQuery{Kind: driver.ClaimExpired, Now: time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC), Limit: 10}
+	claimed, err := s.Claim(t.Context(), q)
+	require.NoError(t, err)
+	require.Empty(t, claimed.Records)
+	expires := parked("", "b")
+	expires.Expires = q.Now
+	require.NoError(t, submit(s, &driver.Batch{New: []*driver.Record{expires}}))
+	claimed, err = s.Claim(t.Context(), q)
+	require.NoError(t, err)
+	require.Len(t, claimed.Records, 1)
+	require.Equal(t, expires.Ref, claimed.Records[0].Ref)
+	requireSound(t, s)
+}
+
 // A migration that fails leaves the schema as it is.
 func TestStore_AMigrationIsOneCommit(t *testing.T) {
 	t.Parallel()
@@ -92,7 +129,7 @@ func TestStore_AMigrationIsOneCommit(t *testing.T) {
 	acquire(t, before)
 	require.NoError(t, submit(before, &driver.Batch{New: []*driver.Record{parked("", "")}}))
 	require.NoError(t, before.Close(t.Context()))
-	schema := schemaOfVersion1(t, before)
+	schema := schemaOfVersion(t, before, 1)
 	exec(t, before, "CREATE TABLE "+schema+".record_destination ()") // the name of the new index
 	_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema))
 	require.ErrorContains(t, err, "record_destination")
@@ -106,9 +143,9 @@ func TestStore_AMigrationIsOneCommit(t *testing.T) {
 	require.Len(t, claimedRefs(t, s, driver.ClaimQuery{}), 1)
 }
 
-// A package that knows version 1 only refuses a schema of version 2, and leaves it as it is. The test replaces a variable:
-// it does not run beside others.
-func TestStore_Version1RefusesVersion2(t *testing.T) {
+// A package that knows an earlier version only refuses a schema of this one, and leaves it as it is. The test replaces a
+// variable: it does not run beside others.
+func TestStore_AnEarlierVersionRefusesThisOne(t *testing.T) {
 	schema := postgrestest.NewSchema()
 	s := openOnly(t, schema)
 	acquire(t, s)
@@ -116,11 +153,14 @@ func TestStore_Version1RefusesVersion2(t *testing.T) {
 	require.NoError(t, submit(s, &driver.Batch{New: []*driver.Record{r}}))
 	require.NoError(t, s.Close(t.Context()))
 	all := migrations
-	migrations = all[:1]
-	_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema))
+	defer func() { migrations = all }()
+	for version := 1; version < len(all); version++ {
+		migrations = all[:version]
+		_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema))
+		require.ErrorIs(t, err, ErrSchemaTooNew)
+		require.ErrorContains(t, err, fmt.Sprintf("has version 3, and this package knows version %d: use the package of the program that has migrated it", version))
+	}
 	migrations = all
-	require.ErrorIs(t, err, ErrSchemaTooNew)
-	require.ErrorContains(t, err, "has version 2, and this package knows version 1: use the package of the program that has migrated it")
 	s = openOnly(t, schema)
 	acquire(t, s)
 	require.Equal(t, []driver.Ref{r.Ref}, claimedRefs(t, s, driver.ClaimQuery{Destinations: []string{"a"}}))

@@ -13,7 +13,7 @@ import (
 
 // migrations are the scripts that make the schema of a version from that of the version before. meta.version is the number
 // of scripts that were applied. In all statements of this package, a tilde stands for the schema.
-var migrations = []string{schema1, schema2}
+var migrations = []string{schema1, schema2, schema3}
 
 // Values of record.kind: the state, and kindKeyed if the record has a key.
 const (
@@ -29,6 +29,7 @@ const (
 	// whereDirected selects parked records with a destination. It does not imply whereParked: for a small destination, the server
 	// might otherwise read all that is parked at the door, in the order of record_parked.
 	whereDirected = "kind & 3 = 3 AND destination IS NOT NULL"
+	whereExpires  = "owner <= 0 AND kind & 3 <> 2 AND expires IS NOT NULL" // those with an expiry, apart from scheduled ones
 )
 
 // schema1 makes the first version. Names are bytea, because text refuses NUL. Times are texts of driver/storekit, because
@@ -213,6 +214,14 @@ const schema2 = `
 ALTER TABLE ~.record
 	ADD COLUMN destination bytea;
 CREATE INDEX record_destination ON ~.record (door, destination, position, ref) WHERE ` + whereDirected + `;
+`
+
+// schema3 has an index of the records whose events expire. The column is NULL in the rows of a bus of the version before: its
+// events do not expire.
+const schema3 = `
+ALTER TABLE ~.record
+	ADD COLUMN expires text COLLATE "C";
+CREATE INDEX record_expires ON ~.record (expires, ref) WHERE ` + whereExpires + `;
 `
 
 // sql returns a statement for the schema of the store.

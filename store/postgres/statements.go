@@ -230,14 +230,15 @@ func (p *plan) queueInserts(b *pgx.Batch) {
 		return
 	}
 	var l live
-	positions, events, bodies := make([]int64, n), make([][16]byte, n), make([][]byte, n)
+	positions, events, bodies, expires := make([]int64, n), make([][16]byte, n), make([][]byte, n), make([]*string, n)
 	for i, x := range p.inserts {
 		l.add(x.ref, x.record, p.ownerOf(x.leased))
 		positions[i], events[i], bodies[i] = x.position, x.record.ID, storekit.AppendBody(nil, x.record)
+		expires[i] = dueText(x.record.Expires)
 	}
-	const sql = `INSERT INTO ~.record (ref, position, owner, event, kind, suspect, due, door, destination, progress, body)
-		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::uuid[], $5::smallint[], $6::boolean[], $7::text[], $8::bytea[], $9::bytea[], $10::bytea[], $11::bytea[])`
-	b.Queue(p.c.store.sql(sql), l.refs, positions, l.owners, events, l.kinds, l.suspects, l.dues, l.doors, l.destinations, l.progress, bodies)
+	const sql = `INSERT INTO ~.record (ref, position, owner, event, kind, suspect, due, door, destination, progress, body, expires)
+		SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::uuid[], $5::smallint[], $6::boolean[], $7::text[], $8::bytea[], $9::bytea[], $10::bytea[], $11::bytea[], $12::text[])`
+	b.Queue(p.c.store.sql(sql), l.refs, positions, l.owners, events, l.kinds, l.suspects, l.dues, l.doors, l.destinations, l.progress, bodies, expires)
 }
 
 func (p *plan) queueUpdates(b *pgx.Batch) {

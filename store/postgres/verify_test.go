@@ -37,6 +37,7 @@ func TestVerify_FindsDamage(t *testing.T) {
 		"UPDATE ~.record SET body = 'x'":                                     "the body is cut off",
 		"UPDATE ~.record SET kind = 3":                                       "it is parked",
 		"UPDATE ~.record SET destination = 'd'":                              "it is ready, and has a destination",
+		"UPDATE ~.record SET expires = '1'":                                  "the column expires does not match the body",
 		"UPDATE ~.record SET owner = 99":                                     "its owner is the lease 99",
 		"UPDATE ~.record SET progress = '{'":                                 "the progress is no JSON",
 		"DELETE FROM ~.record":                                               "1 leased records are counted, and 0 are there",

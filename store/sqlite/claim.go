@@ -44,7 +44,7 @@ func (c *committer) loadCrashes() (map[int64]crashedLease, error) {
 // candidate is a free record that matches a query.
 type candidate struct {
 	at    int64     // Position
-	due   time.Time // instead, for ClaimDue
+	due   time.Time // instead, for ClaimDue; for ClaimExpired, Expires
 	ref   int64
 	owner int64
 
@@ -178,6 +178,8 @@ func (f *finder) find() ([]candidate, error) {
 		return f.parked()
 	case driver.ClaimEvent:
 		return f.event()
+	case driver.ClaimExpired:
+		return f.expired()
 	default:
 		return nil, fmt.Errorf("sqlite: ClaimKind %d is unknown", f.q.Kind)
 	}
@@ -275,7 +277,16 @@ func (f *finder) eachOwner(from string, args []any, visit func(owner int64) erro
 
 // due returns the records that are due, and sets nextDue. A record without a due time is due.
 func (f *finder) due() (found []candidate, err error) {
-	const from = "FROM eventbus_record INDEXED BY record_due WHERE " + whereDue + " AND "
+	return f.until("due", "FROM eventbus_record INDEXED BY record_due WHERE "+whereDue+" AND ")
+}
+
+// expired returns the records whose events have expired, and sets nextDue.
+func (f *finder) expired() (found []candidate, err error) {
+	return f.until("expires", "FROM eventbus_record INDEXED BY eventbus_record_expires WHERE "+whereExpires+" AND ")
+}
+
+// until returns the records of an index by owner and a time whose time has come.
+func (f *finder) until(column, from string) (found []candidate, err error) {
 	now := storekit.TimeBound(f.q.Now)
 	err = f.eachOwner(from, nil, func(owner int64) error {
 		add := func(stmt *sqlite3.Stmt) error {
@@ -287,14 +298,14 @@ func (f *finder) due() (found []candidate, err error) {
 			found = append(found, c)
 			return err
 		}
-		const columns = "SELECT due, ref " + from + "owner = ? AND "
-		if err := query(f.c, columns+"due IS NULL ORDER BY ref LIMIT ?", add, owner, f.q.Limit+1); err != nil {
+		columns := "SELECT " + column + ", ref " + from + "owner = ? AND " + column
+		if err := query(f.c, columns+" IS NULL ORDER BY ref LIMIT ?", add, owner, f.q.Limit+1); err != nil {
 			return err
 		}
-		if err := query(f.c, columns+"due <= ? ORDER BY due, ref LIMIT ?", add, owner, now, f.q.Limit+1); err != nil {
+		if err := query(f.c, columns+" <= ? ORDER BY "+column+", ref LIMIT ?", add, owner, now, f.q.Limit+1); err != nil {
 			return err
 		}
-		return query(f.c, columns+"due > ? ORDER BY due LIMIT 1", func(stmt *sqlite3.Stmt) error {
+		return query(f.c, columns+" > ? ORDER BY "+column+" LIMIT 1", func(stmt *sqlite3.Stmt) error {
 			next, err := storekit.ParseTime(stmt.ColumnText(0))
 			if f.nextDue.IsZero() || next.Before(f.nextDue) {
 				f.nextDue = next

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
+	"time"
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
@@ -32,20 +33,25 @@ type live struct {
 }
 
 func encodeLive(r *driver.Record) live {
-	l := live{door: r.Door, destination: r.Destination, progress: r.Progress}
-	if !r.Due.IsZero() {
-		l.due = storekit.TimeText(r.Due)
-	}
+	l := live{due: timeColumn(r.Due), door: r.Door, destination: r.Destination, progress: r.Progress}
 	l.crc = liveCRC(r.State, l.due, l.door, l.destination, l.progress)
 	return l
+}
+
+// timeColumn returns the text of a column, "" for the zero time.
+func timeColumn(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return storekit.TimeText(t)
 }
 
 // plainCRC is the checksum of a new record that is ready.
 var plainCRC = liveCRC(driver.Ready, "", "", "", nil)
 
-// isPlain reports whether a new record has only zero values in the columns that change.
+// isPlain reports whether a new record has only zero values in the columns that change, and never expires.
 func isPlain(r *driver.Record) bool {
-	return r.State == driver.Ready && r.Due.IsZero() && r.Door == "" && r.Destination == "" && r.Progress == nil && !r.Suspect
+	return r.State == driver.Ready && r.Due.IsZero() && r.Door == "" && r.Destination == "" && r.Progress == nil && !r.Suspect && r.Expires.IsZero()
 }
 
 // liveCRC leaves an empty destination out, as rows of earlier schemas do.
@@ -83,7 +89,7 @@ func bindText(stmt *sqlite3.Stmt, i int, s string) {
 }
 
 // recordColumns are the columns that scanRecord reads.
-const recordColumns = "ref, position, kind, due, door, owner, crashes, suspect, event, body, progress, crc, live_crc, destination"
+const recordColumns = "ref, position, kind, due, door, owner, crashes, suspect, event, body, progress, crc, live_crc, destination, expires"
 
 // scanRecord reads a row of recordColumns. owner is the lease that has or had the record.
 func (s *Store) scanRecord(stmt *sqlite3.Stmt) (r *driver.Record, owner int64, err error) {
@@ -105,6 +111,9 @@ func (s *Store) scanRecord(stmt *sqlite3.Stmt) (r *driver.Record, owner int64, e
 	copy(r.ID[:], event)
 	if err := storekit.DecodeBody(body, r); err != nil {
 		return nil, 0, corrupt(err.Error())
+	}
+	if stmt.ColumnText(14) != timeColumn(r.Expires) {
+		return nil, 0, corrupt("the column expires does not match the body")
 	}
 	if due != "" {
 		if r.Due, err = storekit.ParseTime(due); err != nil {

@@ -23,8 +23,8 @@ var (
 	insertPlain = insertStatements("eventbus_record", "ref, position, kind, owner, event, body, crc, live_crc", func(p func() string) string {
 		return "(" + p() + p() + p() + "?1," + p() + p() + p() + "?2)"
 	}, 2)
-	insertFull = insertStatements("eventbus_record", "ref, position, kind, event, body, crc, due, door, destination, progress, live_crc, owner, suspect", func(func() string) string {
-		return "(" + strings.Repeat("?,", 12) + "?)"
+	insertFull = insertStatements("eventbus_record", "ref, position, kind, event, body, crc, due, door, destination, progress, live_crc, owner, suspect, expires", func(func() string) string {
+		return "(" + strings.Repeat("?,", 13) + "?)"
 	}, 0)
 )
 
@@ -114,6 +114,7 @@ func (tx *transaction) insertRows(rows []insertion) error {
 		stmt.BindInt64(next(), live.crc)
 		stmt.BindInt64(next(), tx.ownerOf(r))
 		stmt.BindBool(next(), r.Suspect)
+		bindText(stmt, next(), timeColumn(r.Expires))
 	}
 	return run(stmt, nil)
 }

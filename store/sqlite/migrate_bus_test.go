@@ -24,6 +24,7 @@ import (
 //     second was killed in the call with the payload "crashes", and the third was not started.
 //   - schema6.db.gz: commit 8935291c has made it, the last version with schema 6. The first of its buses was shut down, and
 //     the second was not started.
+//   - schema7.db.gz: commit 3e2a2c35 has made it, the last version with schema 7, likewise.
 func fileOf(t *testing.T, name string) string {
 	t.Helper()
 	packed, err := os.Open(filepath.Join("testdata", name))
@@ -167,6 +168,41 @@ func TestStore_AFileOfSchema6(t *testing.T) {
 	p.passTime(mock, "billing waits", "billing scheduled")
 	p.settled()
 	require.Len(t, p.list(eventbus.LetterQuery{}), 1)
+	sound()
+	p.end()
+}
+
+// A bus takes over all that a bus of schema 7 has left. Its records never expire, and those that the bus adds may.
+func TestStore_AFileOfSchema7(t *testing.T) {
+	path := fileOf(t, "schema7.db.gz")
+	_, err := sqlite.Open(t.Context(), path, sqlite.MustExist())
+	require.ErrorIs(t, err, sqlite.ErrNotMigrated)
+
+	mock := clock.NewMock()
+	mock.Set(time.Date(2026, 12, 10, 9, 10, 0, 0, time.UTC))
+	p := begin(t, path, eventbus.WithClock(mock))
+	sound := func() {
+		t.Helper()
+		report, err := p.store.Verify(t.Context(), nil)
+		require.NoError(t, err)
+		require.True(t, report.IsSound(), "%v", report.Problems)
+	}
+	sound()
+	_, err = p.store.Acquire(t.Context(), driver.AcquireQuery{})
+	require.NoError(t, err)
+	claimed, err := p.store.Claim(t.Context(), driver.ClaimQuery{Kind: driver.ClaimExpired, Now: mock.Now().AddDate(1000, 0, 0), Limit: 10})
+	require.NoError(t, err)
+	require.Equal(t, driver.Claimed{}, claimed)
+	require.NoError(t, p.store.Release(t.Context(), driver.AllSlots()))
+
+	p.handles("mail", nil)
+	p.handles("billing", nil)
+	p.start()
+	require.NoError(t, p.Subscription("mail").Resume())
+	p.waitCalls("mail parked", "mail keyed", "billing incoming")
+	p.passTime(mock, "billing waits", "billing scheduled")
+	p.settled()
+	require.Empty(t, p.list(eventbus.LetterQuery{}))
 	sound()
 	p.end()
 }

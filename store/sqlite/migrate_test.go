@@ -34,6 +34,7 @@ func turnBack(t *testing.T, path string, version int) {
 			"ALTER TABLE eventbus_directive RENAME TO orders",
 		},
 		{"DROP INDEX eventbus_record_destination", "ALTER TABLE eventbus_record DROP COLUMN destination"},
+		{"DROP INDEX eventbus_record_expires", "ALTER TABLE eventbus_record DROP COLUMN expires"},
 	}
 	for _, name := range []string{"meta", "crash", "record", "letter", "dedupe", "history", "audit"} {
 		undo[5] = append(undo[5], "ALTER TABLE eventbus_"+name+" RENAME TO "+name)
@@ -222,7 +223,7 @@ func TestStore_AMigrationFromSchema6IsOneCommit(t *testing.T) {
 	})
 	s := openAt(t, path)
 	require.Equal(t, 2, seen)
-	require.Contains(t, tablesAt(t, path)["eventbus_record"], "live_crc,destination; eventbus_record_destination,")
+	require.Contains(t, tablesAt(t, path)["eventbus_record"], "live_crc,destination,expires; eventbus_record_destination,")
 	claimed := claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"mail"}}).Records
 	require.Len(t, claimed, 1)
 	directed := *claimed[0]
@@ -231,6 +232,36 @@ func TestStore_AMigrationFromSchema6IsOneCommit(t *testing.T) {
 	require.Empty(t, problems(verifyAt(t, path)))
 	execAt(t, path, "UPDATE eventbus_record SET destination = 'b'")
 	require.Contains(t, problems(verifyAt(t, path)), "does not match its checksum")
+}
+
+// The column of expiries is added in one commit, too. After a failure in it the file has schema 7.
+func TestStore_AMigrationFromSchema7IsOneCommit(t *testing.T) {
+	path := testPath(t)
+	old := openAt(t, path)
+	accept(t, old, ready(""))
+	closeStore(t, old)
+	turnBack(t, path, 7)
+	before := tablesAt(t, path)
+	defer func() { setFailpoint(nil) }()
+	seen := 0
+	setFailpoint(func(name string) {
+		if name == "migrate: tables made" || name == "migrate: before commit" {
+			seen++
+			require.Equal(t, before, tablesAt(t, path), name)
+		}
+	})
+	s := openAt(t, path)
+	require.Equal(t, 2, seen)
+	require.Contains(t, tablesAt(t, path)["eventbus_record"], "destination,expires; eventbus_record_destination,eventbus_record_expires,")
+	expires := with(ready(""), func(r *driver.Record) { r.Expires, r.Leased = t0, false })
+	accept(t, s, expires)
+	q := driver.ClaimQuery{Kind: driver.ClaimExpired, Now: t0}
+	claimed := claim(t, s, q).Records
+	require.Len(t, claimed, 1)
+	require.Equal(t, t0, claimed[0].Expires)
+	require.Empty(t, problems(verifyAt(t, path)))
+	execAt(t, path, "UPDATE eventbus_record SET expires = '1' WHERE expires IS NOT NULL")
+	require.Contains(t, problems(verifyAt(t, path)), "the column expires does not match the body")
 }
 
 // Two processes open a file with an older schema at once. One migrates it while the other one inspects it.

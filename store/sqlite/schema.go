@@ -5,7 +5,7 @@ const applicationID = 0x53757265
 
 // migrations are the scripts that make the schema of a version from that of the version before. The
 // user_version of a file is the number of scripts that were applied.
-var migrations = []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7}
+var migrations = []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7, schema8}
 
 // Values of record.kind: the state, and kindKeyed if the record has a key. Indexes contain kind
 // rather than two columns.
@@ -27,6 +27,8 @@ const (
 	// whereDirected selects those with a destination. It does not test IS NOT NULL: to see whether x = ? implies that, SQLite
 	// would prepare each statement on the table again for each value. Updates of other records evaluate only its first term.
 	whereDirected = "destination <> '' AND " + whereParked
+	// whereExpires selects those with an expiry, apart from scheduled ones (0, 1, 3, 4, 5, 7). Updates of others evaluate only its first term.
+	whereExpires = "expires <> '' AND (187 >> kind) & 1"
 )
 
 // schema1 makes the first version.
@@ -245,4 +247,10 @@ DROP TABLE beside;
 const schema7 = `
 ALTER TABLE eventbus_record ADD COLUMN destination TEXT; -- part of live_crc if it is not NULL
 CREATE INDEX eventbus_record_destination ON eventbus_record (door, destination, owner, position) WHERE ` + whereDirected + `;
+`
+
+// schema8 has an index of the records whose events expire.
+const schema8 = `
+ALTER TABLE eventbus_record ADD COLUMN expires TEXT; -- as in body; NULL for never
+CREATE INDEX eventbus_record_expires ON eventbus_record (owner, expires) WHERE ` + whereExpires + `;
 `

@@ -51,6 +51,7 @@ func TestVerify_SoundFiles(t *testing.T) {
 		with(ready(""), func(r *driver.Record) { r.State, r.Due, r.Scheduled = driver.Scheduled, t0, t0 }),
 		with(ready(""), func(r *driver.Record) { r.State, r.Door = driver.Parked, "mail" }),
 		with(ready(""), func(r *driver.Record) { r.State, r.Door, r.Destination = driver.Parked, "mail", "there" }),
+		with(ready(""), func(r *driver.Record) { r.Expires = t0 }),
 	} {
 		accept(t, s, r)
 	}
@@ -73,9 +74,9 @@ func TestVerify_SoundFiles(t *testing.T) {
 	report, err := s.Verify(t.Context(), func(p VerifyProgress) { last = p })
 	require.NoError(t, err)
 	require.True(t, report.IsSound(), problems(report))
-	require.Equal(t, VerifyReport{Records: 7, Letters: 1, Others: 8}, report)
-	require.EqualValues(t, 16, last.Rows)
-	require.EqualValues(t, 16, last.Total)
+	require.Equal(t, VerifyReport{Records: 8, Letters: 1, Others: 8}, report)
+	require.EqualValues(t, 17, last.Rows)
+	require.EqualValues(t, 17, last.Total)
 	require.Empty(t, problems(verifyAt(t, path)), "beside a store with the lease")
 	crash(t, s)
 	require.Empty(t, problems(verifyAt(t, path)), "after a crash")
