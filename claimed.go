@@ -82,6 +82,11 @@ func (f *feeder) divide(ctx context.Context, claimed []*record) (entering []*rec
 	if err != nil {
 		return nil, err
 	}
+	if len(missing) > 0 { // their parts are free
+		for _, r := range claimed {
+			f.recordExpires(r)
+		}
+	}
 	b.durable.warnMissing(missing)
 	return entering, nil
 }

@@ -34,6 +34,7 @@ type dispatch struct {
 	state   dispatchState
 	hasTurn bool // it has its key's place: the next dispatch of the key waits for it
 	inside  bool // a running handler published it, so the publication did not wait for room; fixed
+	expires bool // machine.expiring counts it
 	first   call // its first call; further ones are allocated an attempt at a time
 }
 
@@ -54,10 +55,11 @@ const (
 // origin has the rarely used fields of a dispatch. They are fixed before its first attempt.
 type origin struct {
 	metadata EventMetadata
-	waiter   *waiter // the PublishAndWait in progress, if any
-	order    EventID // see orderID
-	due      *due    // of a scheduled event; nil if it was not scheduled
-	given    bool    // the publisher chose the id, or may have to repeat it: it is remembered
+	waiter   *waiter    // the PublishAndWait in progress, if any
+	order    EventID    // see orderID
+	due      *due       // of a scheduled event; nil if it was not scheduled
+	expires  *time.Time // in UTC; nil for never
+	given    bool       // the publisher chose the id, or may have to repeat it: it is remembered
 	once     idempotency
 	replay   *replay
 	row      *row // nil without a store; the only field that changes later
@@ -123,6 +125,7 @@ func (d *dispatch) putEvent(e *Event, t *timeline.Timeline) {
 	e.ID, e.Type, e.Payload, e.Key, e.Time = d.id, d.to.eventType, d.payload, d.key, d.published(t)
 	if d.origin != nil {
 		e.Metadata, e.IdempotencyKey = d.origin.metadata, d.origin.once.key
+		e.Expires = d.expiry()
 	}
 }
 

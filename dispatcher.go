@@ -46,8 +46,7 @@ func (m *machine) run(w *worker, d *dispatch) {
 	m.beginAttempt(w, d, &event)
 	for ; int(d.next) < len(d.to.subscriptions); d.next++ {
 		s, until := d.to.subscriptions[d.next], int64(0)
-		if m.stops(d) || m.wasUnloaded(s.door, d) {
-			m.withdraw(d)
+		if m.endsBefore(s, d) {
 			return
 		}
 		at, pass, shut := m.enter(w, d, s, &event)
@@ -183,7 +182,7 @@ func (m *machine) fail(d *dispatch, ran *callState, r result) {
 	next := policy.decide(&failedAttempt{
 		verdict: r.verdict, number: number, previous: *previous,
 		bound: merged.MaxElapsed, elapsed: d.elapsed(now, m.time),
-	}, m.randomly(policy, s))
+	}, m.randomly(policy, s)).unlessLate(d, now)
 	m.report.handlerFailed(d, policy, next.delay)
 	outcome := failed
 	if r.verdict.rejected && !ran.at.circuit.Config().CountRejections {
@@ -250,6 +249,7 @@ func (m *machine) enqueue(d *dispatch, reserved bool) {
 
 func (m *machine) queue(d *dispatch, reserved bool) {
 	d.state = stateQueued
+	m.holdsExpiring(d)
 	// The outcome of a replay replaces the letter's failure in the circuit's window.
 	if r := d.replay(); r.at != nil && r.at == d.to.subscriptions[0] && r.at.destinations == nil {
 		d.ensureStory().mark = r.mark
@@ -316,6 +316,7 @@ func (m *machine) delayUntil(d *dispatch, due int64) {
 		d.seatDoor().away(d)
 	}
 	d.state = stateWaiting
+	m.holdsExpiring(d)
 	m.ledger.waiting.Add(1)
 	if !m.delay.Add(due, d) { // Shutdown has ended waiting
 		m.ledger.waiting.Add(-1)
@@ -331,7 +332,7 @@ func (m *machine) delayUntil(d *dispatch, due int64) {
 // dead-letters it. until is not 0 if it sleeps. If the dispatch has other deliveries, park splits this one off and returns
 // false. A parked delivery spends no attempt.
 func (m *machine) park(d *dispatch, at *door, why *barrier, until int64) (all bool) {
-	s, parked, waiter := at.of(), d, d.waiter()
+	s, parked := at.of(), d
 	switch {
 	case d.seat().Number != 0:
 		d.attempt--
@@ -340,14 +341,7 @@ func (m *machine) park(d *dispatch, at *door, why *barrier, until int64) (all bo
 		d.narrow()
 	default:
 		s.counters.skipped.Add(1)
-		m.ledger.splits.Add(1)
-		m.intake.quota.Add(1)
-		d.divided(1)
-		parked = d.splitOff(d.to.policy())
-		if waiter != nil {
-			waiter.expect(1)
-			parked.ensureStory().part = true
-		}
+		parked = m.split(d)
 	}
 	all = parked == d
 	if why != nil && why.ends != nil {
@@ -361,8 +355,8 @@ func (m *machine) park(d *dispatch, at *door, why *barrier, until int64) (all bo
 		}
 	}
 	if until != 0 {
-		if m.expires(parked, until) {
-			m.bury(parked, ReasonExpired)
+		if reason := m.sleepsTooLong(parked, until); reason != "" {
+			m.bury(parked, reason)
 			return all
 		}
 		parked.ensureStory().notBefore = until
@@ -398,6 +392,7 @@ func (m *machine) applyPark(d *dispatch) {
 	m.attemptHeld(d)
 	m.leaveKey(d)
 	d.state = stateParked
+	m.holdsExpiring(d)
 	how := parking(d.seat().Reason)
 	if refused := at.join(m.Bus, d); refused != "" {
 		m.bury(d, refused)
@@ -481,6 +476,7 @@ func (m *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	waiter := d.waiter()
 	last := waiter != nil && waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
 	d.state = stateSettled
+	m.forgetsExpiring(d)
 	m.arrived(d)
 	m.leaveKey(d)
 	m.ledger.counter(outcome).Add(1)

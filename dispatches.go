@@ -80,6 +80,8 @@ type DispatchInfo struct {
 	LastError string `json:"last_error,omitempty"`
 	// Due is when a waiting, snoozed or scheduled dispatch is due, in UTC.
 	Due time.Time `json:"due,omitzero"`
+	// Expires is from when no handler is called for the event any more, in UTC. It is zero for never.
+	Expires time.Time `json:"expires,omitzero"`
 	// Parked is why the dispatch is parked. It is empty if this bus was not started, so that it does
 	// not know, and for other states.
 	Parked ParkReason `json:"parked,omitempty"`
@@ -294,6 +296,7 @@ func (v *views) describeCall(c *call) DispatchInfo {
 func (v *views) describeFixed(d *dispatch, next int32) DispatchInfo {
 	i := DispatchInfo{
 		Event: d.id, Type: d.to.eventType, Key: d.key, IdempotencyKey: d.from().once.key, Payload: d.payload, Published: d.published(v.time), Replays: int(d.replay().count),
+		Expires: d.expiry(),
 		Targets: make([]string, 0, len(d.to.subscriptions)-int(next)),
 	}
 	for _, s := range d.to.subscriptions[next:] {
@@ -323,7 +326,7 @@ func (v *views) describeRecords(records []*record, found map[*dispatch]DispatchI
 
 func (v *views) describeRecord(r *record) DispatchInfo {
 	i := DispatchInfo{
-		Event: EventID(r.ID), Type: r.Type, Key: r.Key, IdempotencyKey: r.IdempotencyKey, Payload: v.config.encoded(r.Payload), Published: r.Published, Targets: r.Targets, Due: r.Due, InStore: !r.Leased,
+		Event: EventID(r.ID), Type: r.Type, Key: r.Key, IdempotencyKey: r.IdempotencyKey, Payload: v.config.encoded(r.Payload), Published: r.Published, Targets: r.Targets, Due: r.Due, Expires: r.Expires, InStore: !r.Leased,
 		State: [...]DispatchState{DispatchQueued, DispatchWaiting, DispatchScheduled, DispatchParked}[r.State],
 	}
 	if r.incoming {

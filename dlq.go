@@ -30,6 +30,9 @@ const (
 	ReasonCrash Reason = "crash"
 	// ReasonExpired: the next retry would have started at or after MaxElapsed.
 	ReasonExpired Reason = "expired"
+	// ReasonTooLate: the event had expired (ExpiresAt, ExpiresIn) before a call of the handler began, or would have before the next
+	// one.
+	ReasonTooLate Reason = "too_late"
 	// ReasonUnsubscribed: Unsubscribe was called before the event reached the handler.
 	ReasonUnsubscribed Reason = "unsubscribed"
 	// ReasonShutdown: Shutdown ended the bus before the dispatch settled. The dispatch was cut short,
@@ -45,7 +48,7 @@ const (
 
 var reasons = []Reason{
 	ReasonExhausted, ReasonPermanent, ReasonCircuitOpen, ReasonOverflow, ReasonCrash,
-	ReasonExpired, ReasonUnsubscribed, ReasonShutdown, ReasonDuplicate, ReasonInvalid,
+	ReasonExpired, ReasonTooLate, ReasonUnsubscribed, ReasonShutdown, ReasonDuplicate, ReasonInvalid,
 }
 
 // Reasons returns all reasons.

@@ -94,12 +94,12 @@
 //   - Name: [Named], [Formerly], [CallerSkip]
 //   - Limits: [Timeout], [Concurrency], [RateLimit], [MaxThrottle], [MaxAbandoned], [LineCapacity], [WhenFull], [PerDestination]
 //   - Failures: [Retry], [RetryRules], [Circuit], [WhenOpen]
-//   - Handlers: [Use], [InTx], [Isolated], [Once], [StrictDecoding]
+//   - Handlers: [Use], [InTx], [Isolated], [Once], [StrictDecoding], [DropExpired]
 //
 // Options of a publication, for [Bus.Publish], [Bus.PublishAndWait], [Bus.PublishTx], [Emit] and [Publication]:
 //
 //   - Order and identity: [Key], [ID], [IdempotencyKey], [KeepFor], [UntilSettled]
-//   - Time: [After], [At]
+//   - Time: [After], [At], [ExpiresAt], [ExpiresIn]
 //   - Metadata: [Metadata]
 //
 // Options of retries and circuits, for [WithRetry], [Retry], [Bus.SetRetry], [WithCircuit] and [Circuit]:

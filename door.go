@@ -62,6 +62,7 @@ type terms struct {
 	whenFull WhenFull
 	single   bool // Once
 	drops    bool // deliveries that the subscription has when it ends are dropped, without letters
+	dropLate bool // DropExpired
 }
 
 func (o *door) terms() *terms { return o.set.Load() }

@@ -255,6 +255,7 @@ func (r *changeBatch) obeyDenial() {
 	}
 	for _, d := range c.all() {
 		f.keepWaiter(d)
+		f.willExpire(d)
 	}
 	r.free()
 	f.wakeUp()

@@ -313,6 +313,8 @@ func (j *durable) unload(d *dispatch) {
 		j.endWait(waiter)
 	}
 	d.state = stateSettled
+	j.machine.forgetsExpiring(d)
+	j.feeder.willExpire(d)
 	j.machine.arrived(d)
 	if d.hasTurn {
 		d.hasTurn = false

@@ -42,6 +42,9 @@ type Event struct {
 	Metadata EventMetadata `json:"metadata,omitzero"`
 	// IdempotencyKey is that of the option, or empty. Replays of the event have it, too.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
+	// Expires is from when the bus calls no handler for the event any more, in UTC: see ExpiresAt. It is zero for an event that
+	// does not expire, and for a replay.
+	Expires time.Time `json:"expires,omitzero"`
 	// Time is when Publish was called, in UTC. Under load it is up to a millisecond early, and earlier
 	// still if the bus finds no free processor to read the clock.
 	Time time.Time `json:"time"`
@@ -316,8 +319,9 @@ type publication struct {
 	id       EventID
 	given    bool
 	once     idempotency
-	when     *dueOption // nil: due now
-	err      error      // of the first invalid option
+	when     *dueOption    // nil: due now
+	expires  *expiryOption // nil: never
+	err      error         // of the first invalid option
 }
 
 // dueOption is the time at which an event is due: a delay after it is published, or an instant.

@@ -52,11 +52,12 @@ type feeder struct {
 	claims      context.Context // ends when the store fails, and at Shutdown
 	endClaims   context.CancelFunc
 
-	due    *timeline.Alarm // for the next record of the store that becomes due; it has come if the store must be asked
-	wake   chan struct{}
-	comes  chan struct{}   // see lookForIncoming
-	ctx    context.Context // ends at Shutdown
-	cancel context.CancelFunc
+	due      *timeline.Alarm // for the next record of the store that becomes due; it has come if the store must be asked
+	expiries *timeline.Alarm // likewise for the next one whose event expires
+	wake     chan struct{}
+	comes    chan struct{}   // see lookForIncoming
+	ctx      context.Context // ends at Shutdown
+	cancel   context.CancelFunc
 
 	feeding     semaphore    // held while records are claimed, while the store is reopened, and while the bus waits for a lost lease
 	reopened    int64        // when the store was reopened last, or 0. Guarded by feeding
@@ -79,7 +80,7 @@ const feederPage = 1024
 
 func newFeeder(b *Bus) *feeder {
 	f := &feeder{bus: b, behind: true, waiters: make(map[EventID]*waiter), wake: make(chan struct{}, 1), comes: make(chan struct{}, 1)}
-	f.due = timeline.NewAlarm(b.time, f.wakeUp)
+	f.due, f.expiries = timeline.NewAlarm(b.time, f.wakeUp), timeline.NewAlarm(b.time, f.wakeUp)
 	f.committed = sync.NewCond(&f.mu)
 	f.feeding, f.starting = make(semaphore, 1), make(semaphore, 1)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -204,6 +205,9 @@ func (f *feeder) onDisk(r *changeBatch, err error) {
 		if due := d.from().due; due != nil && err == nil && !r.change.left {
 			f.due.Add(due.at)
 		}
+		if err == nil && !r.change.left {
+			f.willExpire(d)
+		}
 	}
 	f.mu.Unlock()
 	f.wakeUp()
@@ -278,6 +282,9 @@ func (f *feeder) claimFree(ctx context.Context) error {
 			return err
 		}
 		if err := f.feedDue(ctx); err != nil {
+			return err
+		}
+		if err := f.feedExpired(ctx); err != nil {
 			return err
 		}
 		if !f.hasWork() {

@@ -152,4 +152,5 @@ func (f *feeder) stop() {
 	f.watching.Wait()
 	<-f.stopped
 	f.due.Stop()
+	f.expiries.Stop()
 }

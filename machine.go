@@ -28,6 +28,7 @@ type machine struct {
 	abandoned    abandoned.Calls[*call]
 	shared       sync.Map            // *door to nil: those that may throttle because the bus is full
 	unloadedKeys sync.Map            // leftKey to nil, see noteUnloaded
+	expiring     expiring            // dispatches in memory whose events expire
 	seenIDs      uint64              // of busy
 	ended        func(*Subscription) // ends one that has taken its event, see Once
 }

@@ -194,6 +194,7 @@ type SubscriptionOptions struct {
 	// PerDestination is set if the other options apply to each destination.
 	PerDestination bool `json:"per_destination,omitempty"`
 	Once           bool `json:"once,omitempty"`
+	DropExpired    bool `json:"drop_expired,omitempty"`
 }
 
 // Latency summarizes the durations of a handler's calls. The bus times every failure, and one
@@ -324,6 +325,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 			WhenFull:       s.door.terms().whenFull,
 			PerDestination: s.destinations != nil,
 			Once:           s.door.terms().single,
+			DropExpired:    s.door.terms().dropLate,
 		},
 	}
 	if s.concurrency != math.MaxInt32 {

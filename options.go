@@ -288,6 +288,7 @@ type subscriptionConfig struct {
 	middleware  []Middleware
 	inTx        bool
 	single      bool // Once
+	dropLate    bool // DropExpired
 	strict      bool // StrictDecoding
 	isolated    bool
 	opens       bool // WhenOpen was given

@@ -365,10 +365,31 @@ func (m *machine) postpone(d *dispatch, at *door, pass uint64, r *result) (as *b
 	return as, until
 }
 
-// expires reports whether a delivery that sleeps until a point on the timeline would exceed MaxElapsed.
-func (m *machine) expires(d *dispatch, until int64) bool {
+// split splits the delivery to the next target off as a dispatch of its own.
+func (m *machine) split(d *dispatch) *dispatch {
+	m.ledger.splits.Add(1)
+	m.intake.quota.Add(1)
+	d.divided(1)
+	waiter, delivery := d.waiter(), d.splitOff(d.to.policy())
+	if waiter != nil {
+		waiter.expect(1)
+		delivery.ensureStory().part = true
+	}
+	return delivery
+}
+
+// sleepsTooLong returns the reason of the dead letter of a delivery that would sleep until a point on the timeline beyond MaxElapsed
+// or its event's expiry, or "".
+func (m *machine) sleepsTooLong(d *dispatch, until int64) Reason {
 	now := m.time.Now()
-	return runsOut(d.to.policy().MaxElapsed, d.elapsed(now, m.time), time.Duration(until-now.Nanos))
+	delay := time.Duration(until - now.Nanos)
+	switch {
+	case runsOut(d.to.policy().MaxElapsed, d.elapsed(now, m.time), delay):
+		return ReasonExpired
+	case d.expiresWithin(now, delay):
+		return ReasonTooLate
+	}
+	return ""
 }
 
 // sleep parks a delivery that was read from a store, where it sleeps until a point on the timeline. It reports whether memory has no

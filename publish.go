@@ -158,11 +158,13 @@ func (in *intake) prepare(ctx context.Context, from *call, inside bool, eventTyp
 			return nil, err
 		}
 		d.key, given = p.key, p.given
-		if p.metadata.Len() > 0 || given || p.once.key != "" || p.when != nil {
+		if p.metadata.Len() > 0 || given || p.once.key != "" || p.when != nil || p.expires != nil {
 			d.origin = &origin{metadata: p.metadata, given: given, once: p.once}
 		}
-		if p.when != nil {
-			d.wall, d.origin.due = in.dueFrom(p.when)
+		if p.when != nil || p.expires != nil {
+			if d.wall, err = in.timesFrom(d.origin, p.when, p.expires); err != nil {
+				return nil, err
+			}
 		}
 		if given {
 			d.id = p.id
@@ -301,18 +303,28 @@ func (in *intake) awaitLines(ctx context.Context, to *targets) error {
 	return nil
 }
 
-// dueFrom returns the current time as the time of publication, and when the event is due: nil for
-// now.
-func (in *intake) dueFrom(when *dueOption) (wall int64, is *due) {
+// timesFrom returns the current time as the time of publication. It sets when the event is due, nil for now, and when it expires.
+func (in *intake) timesFrom(o *origin, when *dueOption, expires *expiryOption) (wall int64, err error) {
 	now := in.time.Now()
+	if when != nil {
+		o.due = when.from(now)
+	}
+	if expires != nil {
+		o.expires, err = expires.from(now, o.due)
+	}
+	return now.Wall, err
+}
+
+// from returns when the event is due: nil for now.
+func (when *dueOption) from(now timeline.Instant) *due {
 	at, delay := when.at.UTC(), when.after
 	if !at.IsZero() {
 		delay = at.Sub(now.UTC)
 	}
 	if delay <= 0 {
-		return now.Wall, nil
+		return nil
 	}
-	return now.Wall, &due{nanos: timeline.Later(now.Nanos, delay), at: at}
+	return &due{nanos: timeline.Later(now.Nanos, delay), at: at}
 }
 
 // running reports whether c is a running call of this bus.

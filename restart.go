@@ -239,6 +239,7 @@ func (f *feeder) beginAnew() {
 	f.submitting.Unlock()
 	f.looks.Store(true)
 	f.due.Ring()
+	f.expiries.Ring()
 	f.renewClaims()
 }
 

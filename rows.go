@@ -124,6 +124,7 @@ func (j *durable) encodeRow(w *batch, d *dispatch, state driver.State) *driver.R
 		r.Metadata = w.encode(m)
 	}
 	r.IdempotencyKey, r.UntilSettled = d.from().once.key, d.from().once.untilSettled
+	r.Expires = d.expiry()
 	if due := d.from().due; due != nil {
 		r.Scheduled = due.time(j.time)
 		if state == driver.Scheduled {
@@ -237,6 +238,9 @@ func (j *durable) decodeRow(r *record, to *targets) *dispatch {
 	}
 	if !r.Scheduled.IsZero() {
 		d.origin.due = &due{nanos: now.Point(r.Scheduled), at: r.Scheduled}
+	}
+	if !r.Expires.IsZero() {
+		d.origin.expires = &r.Expires
 	}
 	if p := r.replay; p != nil {
 		d.origin.replay = &replay{

@@ -144,7 +144,7 @@ func (b *Bus) subscribe(pattern string, handler Handler, letters bool, opts []Su
 // makeDoor makes the door of a new subscription, and its destinations.
 func (s *Subscription) makeDoor(c *subscriptionConfig) {
 	b := s.bus
-	t := terms{of: s, capacity: cmp.Or(c.line, DefaultLineCapacity), whenOpen: c.whenOpen, whenFull: c.whenFull, rate: newRate(c.rate), single: c.single, drops: c.single}
+	t := terms{of: s, capacity: cmp.Or(c.line, DefaultLineCapacity), whenOpen: c.whenOpen, whenFull: c.whenFull, rate: newRate(c.rate), single: c.single, drops: c.single, dropLate: c.dropLate}
 	t.limit, t.share = c.limits(b.config)
 	s.concurrency, s.circuit = t.limit, c.circuit
 	s.door = &door{ledger: &b.ledger}

@@ -149,6 +149,44 @@ func (s *shard[T]) each(f func(T)) {
 	}
 }
 
+// Take removes the waiting items for which takes returns true, and returns them. takes is called under the lock of a shard: it must
+// be quick and must not use the gate.
+func (g *Gate[T]) Take(takes func(T) bool) (taken []T) {
+	for i := range g.shards {
+		taken = append(taken, g.shards[i].take(takes)...)
+	}
+	return taken
+}
+
+func (s *shard[T]) take(takes func(T) bool) (taken []T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.lines {
+		if l == nil {
+			continue
+		}
+		var last *node[T]
+		for n := l.first; n != nil; {
+			next := n.next
+			switch {
+			case !takes(n.item):
+				last = n
+			case last == nil:
+				l.first = next
+			default:
+				last.next = next
+			}
+			if last != n {
+				taken = append(taken, n.item)
+				s.keepLocked(n)
+			}
+			n = next
+		}
+		l.last = last
+	}
+	return taken
+}
+
 // Len returns the number of keys with an admitted item.
 func (g *Gate[T]) Len() int {
 	n := 0

@@ -43,6 +43,20 @@ func (o *Orphans) Adopt(names ...string) (n int64) {
 	return n
 }
 
+// Remove removes a delivery of a name. It returns 1, or 0 if none is counted.
+func (o *Orphans) Remove(name string) (n int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.names[name] == 0 {
+		return 0
+	}
+	if o.names[name]--; o.names[name] == 0 {
+		delete(o.names, name)
+	}
+	o.total--
+	return 1
+}
+
 // Of returns the number of deliveries of a name.
 func (o *Orphans) Of(name string) int64 {
 	o.mu.Lock()

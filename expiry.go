@@ -1,0 +1,334 @@
+package eventbus
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/circuit"
+	"github.com/surebus/eventbus/internal/timeline"
+)
+
+// ExpiresAt makes the event expire at an instant of the wall clock, which is kept to the nanosecond. From then on no call of a
+// handler begins for the event. A subscription whose handler was not called by then gets a dead letter with the reason too_late, or drops
+// the event (DropExpired). Handlers see the instant in Event.Expires. The last ExpiresAt or ExpiresIn option applies.
+//
+// Subscriptions of one dispatch are looked at in their order: those with DropExpired drop the event, and the first other one
+// makes the letter, which has the rest in NotReached. The bus notices an expiry when it is the event's turn, otherwise within a minute,
+// also behind an open circuit, a pause, a limit, or in a store.
+//
+// A call that has begun is not stopped. A retry that could not begin before the expiry is not scheduled, and a Snooze that would not
+// end before it has no effect: the event becomes a letter at once. That letter is made with DropExpired, too: only deliveries whose
+// handler was not called are dropped. The same holds for a retry that was scheduled in time and came too late.
+// A replay does not expire.
+//
+// Publish returns an *EventError for an instant that has passed, or that is not after the event is due (After, At), for the zero time, and
+// for one after the year 9999. An event that waits to be taken in (PublishTx, a standby) may expire meanwhile. Then it is too late.
+func ExpiresAt(t time.Time) PublishOption {
+	return func(p publication) publication {
+		switch {
+		case t.IsZero():
+			return p.refuse(&EventError{Field: "expiry", Value: t.String(), Reason: "is zero; omit the option for an event that does not expire"})
+		case t.Unix() > 0 && !driver.Storable(t):
+			return p.refuse(&EventError{Field: "expiry", Value: t.String(), Reason: badYear})
+		}
+		p.expires = &expiryOption{at: t}
+		return p
+	}
+}
+
+// ExpiresIn makes the event expire a duration after Publish is called, as ExpiresAt does for the instant. The duration counts from the
+// call also if After or At delays the event. A duration of 0 or less is an *EventError.
+func ExpiresIn(d time.Duration) PublishOption {
+	return func(p publication) publication {
+		if d <= 0 {
+			return p.refuse(&EventError{Field: "expiry", Value: d.String(), Reason: "must be positive; omit the option for an event that does not expire"})
+		}
+		p.expires = &expiryOption{in: d}
+		return p
+	}
+}
+
+// expiryOption is when an event expires: some time after it is published, or at an instant.
+type expiryOption struct {
+	in time.Duration
+	at time.Time
+}
+
+// from returns when the event expires, in UTC. is is when it is due, nil for now.
+func (o *expiryOption) from(now timeline.Instant, is *due) (*time.Time, error) {
+	at := o.at.Round(0).UTC()
+	if o.at.IsZero() {
+		at = now.UTC.Add(o.in)
+	}
+	refuse := func(reason string) (*time.Time, error) {
+		return nil, &EventError{Field: "expiry", Value: at.Format(time.RFC3339Nano), Reason: reason}
+	}
+	if !at.After(now.UTC) {
+		return refuse("has passed: no handler would be called; give a later one, or do not publish the event")
+	}
+	if is == nil {
+		return &at, nil
+	}
+	begins := is.at
+	if begins.IsZero() {
+		begins = now.UTC.Add(time.Duration(is.nanos - now.Nanos))
+	}
+	if !at.After(begins) {
+		return refuse("is not after the event is due, at " + begins.Format(time.RFC3339Nano) + "; give a later one, or a shorter delay")
+	}
+	return &at, nil
+}
+
+// DropExpired makes the subscription drop events that have expired before its handler was called, without a dead letter.
+// Ledger.Dropped counts them. For an hour after the wall clock was set ahead by more than a minute, they become dead letters
+// nevertheless: the clock may be wrong.
+func DropExpired() SubscribeOption {
+	return subscribeOption(func(c *subscriptionConfig) { c.dropLate = true })
+}
+
+// expiry returns when the dispatch expires, in UTC, or the zero time.
+func (d *dispatch) expiry() (at time.Time) {
+	if expires := d.from().expires; expires != nil {
+		at = *expires
+	}
+	return at
+}
+
+// expiresWithin reports whether a call that begins after a delay would be too late.
+func (d *dispatch) expiresWithin(now timeline.Instant, delay time.Duration) bool {
+	expires := d.from().expires
+	return expires != nil && expires.Sub(now.UTC) <= delay
+}
+
+// unlessLate returns the decision, but no retry that would begin too late.
+func (next decision) unlessLate(d *dispatch, now timeline.Instant) decision {
+	if next.retry && d.expiresWithin(now, next.delay) {
+		return decision{reason: ReasonTooLate}
+	}
+	return next
+}
+
+// endsBefore ends the attempt if no call of the next target may begin. It reports whether it has.
+func (m *machine) endsBefore(s *Subscription, d *dispatch) bool {
+	switch {
+	case m.stops(d) || m.wasUnloaded(s.door, d):
+		m.withdraw(d)
+	case m.isLate(d):
+		m.endLate(d)
+	default:
+		return false
+	}
+	return true
+}
+
+// isLate reports whether the event has expired: no call of the dispatch may begin.
+func (m *machine) isLate(d *dispatch) bool {
+	expires := d.from().expires
+	return expires != nil && m.time.HasCome(*expires)
+}
+
+// endLate settles what is left of a dispatch whose event has expired. The caller owns the dispatch, and has taken it out of the
+// structure that held it.
+func (m *machine) endLate(d *dispatch) {
+	runs := d.state == stateRunning
+	for ; !d.isVisited(); d.next++ {
+		s := d.to.subscriptions[d.next]
+		drops := m.dropsLate(d, s)
+		if drops && d.seat().Number == 0 && !d.isLast() {
+			m.settle(m.split(d), Dropped)
+			continue
+		}
+		if runs {
+			d.attempt-- // it calls no further handler
+		}
+		switch {
+		case drops:
+			m.settle(d, Dropped)
+		case s.door.circuit.Gate.Load()&circuit.Removed != 0:
+			m.bury(d, ReasonUnsubscribed)
+		default:
+			m.bury(d, ReasonTooLate)
+		}
+		return
+	}
+	m.settle(d, Handled)
+}
+
+// dropsLate reports whether a subscription drops a dispatch that has expired.
+func (m *machine) dropsLate(d *dispatch, s *Subscription) bool {
+	begun := d.failedAt(s) || d.story != nil && d.story.detours != nil && d.story.detours.snoozes > 0
+	return s.door.terms().dropLate && !begun && !m.time.Aged().Before(d.expiry())
+}
+
+// sweepEvery is the time between two looks at the dispatches in memory for those that have expired.
+const sweepEvery = timeline.CheckEvery
+
+// expiring counts the dispatches in memory whose events expire. While there are any, sweepLate runs every sweepEvery.
+type expiring struct {
+	count atomic.Int64
+	mu    sync.Mutex // guards the following; a leaf
+	armed bool
+}
+
+// holdsExpiring counts a dispatch whose event expires, when memory has it.
+func (m *machine) holdsExpiring(d *dispatch) {
+	if d.origin == nil || d.origin.expires == nil || d.expires {
+		return
+	}
+	d.expires = true
+	if m.expiring.count.Add(1) == 1 && m.expiring.arms() {
+		m.time.AfterFunc(sweepEvery, m.sweepLate)
+	}
+}
+
+// forgetsExpiring is the opposite of holdsExpiring.
+func (m *machine) forgetsExpiring(d *dispatch) {
+	if d.expires {
+		d.expires = false
+		m.expiring.count.Add(-1)
+	}
+}
+
+// arms reports whether the caller must set the timer.
+func (e *expiring) arms() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	arms := !e.armed && e.count.Load() > 0
+	e.armed = e.armed || arms
+	return arms
+}
+
+// fired notes that the timer has fired.
+func (e *expiring) fired() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.armed = false
+}
+
+// sweepLate settles the dispatches in memory that have expired and do not run.
+func (m *machine) sweepLate() {
+	m.expiring.fired()
+	if m.expiring.count.Load() == 0 {
+		return
+	}
+	m.sweep(m.time.Now().UTC)
+	if m.expiring.arms() {
+		m.time.AfterFunc(sweepEvery, m.sweepLate)
+	}
+}
+
+// sweep takes late dispatches out of each structure under its lock, and settles them afterwards.
+func (m *machine) sweep(now time.Time) {
+	late := func(d *dispatch) bool {
+		if expires := d.from().expires; expires == nil || expires.After(now) {
+			return false
+		}
+		row := d.row()
+		return !m.stops(d) && (row == nil || !row.unloads) // otherwise the store has it soon
+	}
+	end := func(all []*dispatch) {
+		for _, d := range all {
+			m.endLate(d)
+		}
+	}
+	end(m.pool.Take(late))
+	end(m.leaveGate(m.keys, late))
+	waited := m.delay.Take(late)
+	m.ledger.waiting.Add(int64(-len(waited)))
+	end(waited)
+	for _, s := range m.registry.list() {
+		if s.gate != nil {
+			end(m.leaveGate(s.gate, late))
+		}
+		for _, o := range s.doors() {
+			end(o.takeParked(m.Bus, late))
+		}
+	}
+}
+
+// leaveGate takes dispatches that wait for earlier ones of their keys out of a gate.
+func (m *machine) leaveGate(gate *keyGate, leaves func(*dispatch) bool) []*dispatch {
+	all := gate.Take(leaves)
+	for _, d := range all {
+		d.hasTurn = false // see enterKey
+	}
+	m.pool.Gone(len(all))
+	return all
+}
+
+// takeParked takes deliveries out of the line, oldest first. They keep their seats.
+func (o *door) takeParked(b *Bus, takes func(*dispatch) bool) []*dispatch {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := o.line.Take(takes)
+	o.countLocked(b)
+	return all
+}
+
+// willExpire makes the feeder look for a dispatch that the store has without memory when it has expired.
+func (f *feeder) willExpire(d *dispatch) {
+	if expires := d.from().expires; expires != nil {
+		f.expiries.Add(*expires)
+	}
+}
+
+// recordExpires is willExpire for a record.
+func (f *feeder) recordExpires(r *record) {
+	if !r.Expires.IsZero() {
+		f.expiries.Add(r.Expires)
+	}
+}
+
+// feedExpired settles the records that have expired and that memory does not have, a page at a time. A claim sets the alarm for the next one.
+func (f *feeder) feedExpired(ctx context.Context) error {
+	for f.expiries.Due() {
+		f.expiries.Clear()
+		more, err := f.claimExpired(ctx)
+		if more || err != nil {
+			f.expiries.Ring()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// claimExpired settles a page of records. Their dispatches take no room in the queue.
+func (f *feeder) claimExpired(ctx context.Context) (more bool, err error) {
+	b := f.bus
+	claimed, err := b.store.Claim(ctx, driver.ClaimQuery{Kind: driver.ClaimExpired, Limit: f.page(), Now: b.time.Now().UTC})
+	if err != nil {
+		return false, err
+	}
+	if !claimed.NextDue.IsZero() {
+		f.expiries.Add(claimed.NextDue)
+	}
+	records, err := decodeRecords(claimed.Records)
+	if err != nil {
+		return false, err
+	}
+	var late, coupled []*record
+	for _, r := range records {
+		if r.State != driver.Parked {
+			coupled = append(coupled, r)
+			continue
+		}
+		if _, missing := b.registry.targetsOfRecord(r); len(missing) > 0 {
+			b.intake.quota.Add(b.durable.orphans.Remove(r.Door)) // it counts until it has settled
+		}
+		late = append(late, r)
+	}
+	entering, err := f.divide(ctx, coupled)
+	if err != nil {
+		return false, err
+	}
+	for _, r := range append(late, entering...) {
+		b.machine.endLate(f.load(r))
+	}
+	b.ledger.checkDrained()
+	return claimed.More, nil
+}
