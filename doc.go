@@ -31,7 +31,7 @@
 // Events with the same [Key] are dispatched strictly one after another, including their retries.
 // With [WithIsolation], every matching subscription has its own dispatch, and none waits for
 // another. [IdempotencyKey] makes a publication happen once, and so does [ID]. [After] and [At] delay
-// an event, and [Bus.Cancel] cancels it until it is due.
+// an event, and [Bus.Cancel] cancels it until it is due. An event with [ExpiresIn] is not handled after that.
 //
 // By default the bus is in memory: these promises hold within the process, and within the capacity
 // of the dead letter queue. With a store they hold beyond it.

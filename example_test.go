@@ -131,6 +131,42 @@ func ExampleTyped() {
 }
 
 // A webhook that is delivered again, with another body, is one event.
+func ExampleExpiresIn() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	mail, err := bus.Subscribe("login.code", eventbus.Typed(func(_ context.Context, code string) error {
+		fmt.Println("mailed", code)
+		return nil
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := errors.Join(mail.Pause(), bus.Start(ctx)); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := bus.Publish(ctx, "login.code", "4711", eventbus.ExpiresIn(time.Millisecond)); err != nil {
+		log.Fatal(err)
+	}
+	time.Sleep(2 * time.Millisecond)
+	if err := errors.Join(mail.Resume(), bus.Drain(ctx)); err != nil {
+		log.Fatal(err)
+	}
+	page, err := bus.DLQ().List(ctx, eventbus.LetterQuery{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, l := range page.Letters {
+		fmt.Println(l.Event.Payload, l.Reason)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output: 4711 too_late
+}
+
 func ExampleIdempotencyKey() {
 	ctx := context.Background()
 	bus, err := eventbus.New()

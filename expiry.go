@@ -163,8 +163,9 @@ func (m *machine) dropsLate(d *dispatch, s *Subscription) bool {
 	return s.door.terms().dropLate && !begun && !m.time.Aged().Before(d.expiry())
 }
 
-// sweepEvery is the time between two looks at the dispatches in memory for those that have expired.
-const sweepEvery = timeline.CheckEvery
+// sweepEvery is the time between two looks at the dispatches in memory for those that have expired. It is no multiple of a
+// tick: when time is virtual, a worker would take an event at the moment of the look.
+const sweepEvery = timeline.CheckEvery - timeline.Tick/3
 
 // expiring counts the dispatches in memory whose events expire. While there are any, sweepLate runs every sweepEvery.
 type expiring struct {
@@ -220,7 +221,8 @@ func (m *machine) sweepLate() {
 	}
 }
 
-// sweep takes late dispatches out of each structure under its lock, and settles them afterwards.
+// sweep takes late dispatches out of each structure under its lock, and settles them afterwards. The queue is the last one: the
+// others move dispatches there.
 func (m *machine) sweep(now time.Time) {
 	late := func(d *dispatch) bool {
 		if expires := d.from().expires; expires == nil || expires.After(now) {
@@ -234,8 +236,6 @@ func (m *machine) sweep(now time.Time) {
 			m.endLate(d)
 		}
 	}
-	end(m.pool.Take(late))
-	end(m.leaveGate(m.keys, late))
 	waited := m.delay.Take(late)
 	m.ledger.waiting.Add(int64(-len(waited)))
 	end(waited)
@@ -247,6 +247,8 @@ func (m *machine) sweep(now time.Time) {
 			end(o.takeParked(m.Bus, late))
 		}
 	}
+	end(m.leaveGate(m.keys, late))
+	end(m.pool.Take(late))
 }
 
 // leaveGate takes dispatches that wait for earlier ones of their keys out of a gate.

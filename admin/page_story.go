@@ -78,6 +78,7 @@ var reasonTexts = map[eventbus.Reason]string{
 	eventbus.ReasonOverflow:     "The line of the subscription was full. Replay it when fewer deliveries are parked.",
 	eventbus.ReasonCrash:        "The event was running each time the process crashed. Fix the handler before a replay.",
 	eventbus.ReasonExpired:      "The next retry would have been too late. Replay it when the cause is fixed.",
+	eventbus.ReasonTooLate:      "The event had expired before the handler was called, or would have before the next call. A replay does not expire.",
 	eventbus.ReasonUnsubscribed: "The subscription ended before the event reached it. A replay needs a subscription of its name.",
 	eventbus.ReasonShutdown:     "The bus was shut down before the dispatch settled. Replay it.",
 	eventbus.ReasonDuplicate:    "The id was given to another event before. Compare the two, and publish this one with another id if it must be handled.",

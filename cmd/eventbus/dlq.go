@@ -208,6 +208,7 @@ func (a *app) showLetter(l *eventbus.DeadLetter, payload bool) {
 	}
 	field("published", timeText(l.Event.Time))
 	field("due", timeText(l.Due))
+	field("expires", timeText(l.Event.Expires))
 	field("died", timeText(l.DiedAt))
 	field("subscription", l.Subscription)
 	field("reason", string(l.Reason))

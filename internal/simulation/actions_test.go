@@ -23,6 +23,7 @@ var (
 type simPublication struct {
 	eventType, key string
 	delay          time.Duration
+	expires        time.Duration // since the bus was made; 0: never
 	once           simOnce
 }
 
@@ -103,7 +104,7 @@ func (s *simulation) publication() (p simPublication, options []eventbus.Publish
 		p.delay = s.odd(10 * time.Second)
 		options = append(options, eventbus.After(p.delay))
 	}
-	return p, options
+	return p, append(options, s.expiry(&p)...)
 }
 
 // publish publishes from outside.
@@ -407,7 +408,7 @@ func (s *simulation) query() (q eventbus.LetterQuery, matching []*simDispatch) {
 	case 0:
 		q.All = true
 	case 1:
-		q.Reason = simPick(s, eventbus.ReasonExhausted, eventbus.ReasonPermanent, eventbus.ReasonCircuitOpen, eventbus.ReasonOverflow, eventbus.ReasonExpired)
+		q.Reason = simPick(s, eventbus.ReasonExhausted, eventbus.ReasonPermanent, eventbus.ReasonCircuitOpen, eventbus.ReasonOverflow, eventbus.ReasonExpired, eventbus.ReasonTooLate)
 	case 2:
 		q.Subscription = fmt.Sprintf("s%d", 1+s.rng.IntN(s.names))
 	case 3:

@@ -35,6 +35,7 @@ type simulation struct {
 	isolation             bool       // every subscription is isolated
 	mixed                 *rand.Rand // decides which are, or nil
 	onces                 *rand.Rand // decides which publications have an idempotency key
+	expiries              *rand.Rand // decides which publications expire, or nil
 	repetitions           int        // of keys
 
 	steps     int
@@ -115,6 +116,7 @@ type simSub struct {
 	retryIf       bool
 	whenOpen      eventbus.WhenOpen
 	holds         int
+	dropsLate     bool
 	limit         int // of its concurrency; 0: none that can be checked
 	circuit       simCircuit
 	pausedUntil   time.Duration
@@ -292,6 +294,9 @@ func (s *simulation) setUp() {
 	testhooks.SetGates(bus, s.gateRun, s.gateNext)
 	s.bus = bus
 	s.hookRecords()
+	if expiries := rand.New(rand.NewPCG(s.seed, 24)); !s.recordsLater && expiries.IntN(3) == 0 { // the model settles at once
+		s.expiries = expiries
+	}
 	s.logf("bus %+v, concurrency %d, capacity %d, isolation %v, mixed %v", policy, s.concurrency, s.capacity, s.isolation, s.mixed != nil)
 	for range 1 + s.rng.IntN(4) {
 		s.subscribe()
@@ -467,6 +472,10 @@ func (s *simulation) newSubscription() (*simSub, []eventbus.SubscribeOption) {
 		sub.most = 1 + hung.IntN(3)
 		options = append(options, eventbus.MaxAbandoned(sub.most))
 	}
+	if drops := rand.New(rand.NewPCG(s.seed, 300+uint64(s.names))); s.expiries != nil && drops.IntN(3) == 0 {
+		sub.dropsLate = true
+		options = append(options, eventbus.DropExpired())
+	}
 	return sub, options
 }
 
@@ -561,6 +570,11 @@ func (s *simulation) act() {
 func (s *simulation) nextInstant() time.Duration {
 	m := s.model
 	next := time.Duration(math.MaxInt64)
+	for _, at := range []time.Duration{m.sweepAt - 1, m.sweepAt} { // before it: workers may have taken something
+		if at > m.now {
+			next = min(next, at)
+		}
+	}
 	for _, d := range m.open {
 		if d.due > m.now {
 			next = min(next, d.due)

@@ -28,6 +28,7 @@ type simModel struct {
 	abandoned int
 	events    int                    // that have been published, or have become due
 	known     map[[2]string]simKnown // by event type and idempotency key
+	sweepAt   time.Duration          // when late dispatches are looked for; 0: none expires
 }
 
 type simDispatch struct {
@@ -118,6 +119,7 @@ func (m *simModel) advance(now time.Duration) {
 			m.fail(d, "timeout", m.delay(d))
 		}
 	}
+	m.lookForLate()
 	m.tend()
 }
 
@@ -148,6 +150,7 @@ func (m *simModel) enqueue(d *simDispatch) {
 	}
 	m.ledger.Copies += int64(len(all) - 1)
 	m.open = append(slices.DeleteFunc(m.open, func(x *simDispatch) bool { return x == d }), all...)
+	m.armSweep()
 }
 
 // run is an attempt, of a dispatch that was taken.
@@ -164,6 +167,10 @@ func (m *simModel) visit(d *simDispatch) {
 		if m.cut {
 			d.attempt--
 			m.bury(d, eventbus.ReasonShutdown)
+			return
+		}
+		if d.isLate(m.now) {
+			m.endLate(d, 1)
 			return
 		}
 		s := d.rest[0]
@@ -334,6 +341,8 @@ func (m *simModel) fail(d *simDispatch, kind string, delay time.Duration) {
 		m.bury(d, eventbus.ReasonExhausted)
 	case float64(d.due-d.runnable()) >= d.policy["E"]:
 		m.bury(d, eventbus.ReasonExpired)
+	case d.isLate(d.due):
+		m.bury(d, eventbus.ReasonTooLate)
 	case delay == 0:
 		d.state = "queued"
 	default:

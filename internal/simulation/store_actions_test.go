@@ -30,6 +30,9 @@ func (p *storeProcess) subscribe(sub *storeSub) {
 	if options = append(options, p.pacedOptions(sub)...); one && sub.pace == nil {
 		options = append(options, eventbus.Concurrency(1))
 	}
+	if sub.drops {
+		options = append(options, eventbus.DropExpired())
+	}
 	line := 0
 	if chance(p.rng, 10) {
 		line = 1 + p.rng.IntN(4)
@@ -226,6 +229,9 @@ func (m *storeModel) options(e *storeEvent) []eventbus.PublishOption {
 		options = append(options, eventbus.At(e.at))
 	case e.after > 0:
 		options = append(options, eventbus.After(e.after))
+	}
+	if !e.expires.IsZero() && m.wall.now().Add(e.after).Before(e.expires) { // otherwise this repetition does not expire
+		options = append(options, eventbus.ExpiresAt(e.expires))
 	}
 	switch {
 	case e.once != "":

@@ -67,12 +67,14 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 		m.failf(e, "s%d is called, and the retry is not due before %v", sub.index, r.due)
 	case r.asleep && !m.hasCome(e, r.due) && time.Now().Before(m.wall.monotonic(r.due)):
 		m.failf(e, "s%d is called, and sleeps until %v", sub.index, r.due)
+	case m.isLate(r) && !m.wall.now().Before(r.expires) && m.stepped != time.Now() && sub.pace == nil: // a destination was asked first
+		m.failf(e, "s%d is called, and the event has expired at %v", sub.index, r.expires)
 	case in.Attempt != r.attempts+1:
 		m.failf(e, "s%d is called in attempt %d, and the record has %d", sub.index, in.Attempt, r.attempts)
 	case in.Replays != r.replays:
 		m.failf(e, "s%d is called in replay %d, and the record is of %d", sub.index, in.Replays, r.replays)
 	case string(in.Event.Payload.(json.RawMessage)) != r.payload, in.Event.ID != e.id, in.Event.Type != e.eventType,
-		in.Event.Key != e.key, in.Event.Metadata.Get("n") != fmt.Sprint(e.n), !in.Event.Time.Equal(e.published):
+		in.Event.Key != e.key, !in.Event.Expires.Equal(r.expires), in.Event.Metadata.Get("n") != fmt.Sprint(e.n), !in.Event.Time.Equal(e.published):
 		m.failf(e, "s%d receives %+v", sub.index, in.Event)
 	}
 	if e.key != "" {
@@ -150,6 +152,9 @@ func (m *storeModel) newEvent(eventType, key string, after time.Duration, given 
 	case given:
 		e.id = eventbus.NewEventID()
 	}
+	if m.expiries != nil && chance(m.expiries, 30) {
+		e.expires = m.wall.now().Add(e.after + ms(m.expiries, pick(m.expiries, 50, 500, 5000, 60_000)) + 1).UTC()
+	}
 	e.payload = fmt.Sprintf(`{"N":%d}`, e.n)
 	m.events = append(m.events, e)
 	return e
@@ -213,7 +218,7 @@ func (m *storeModel) checkResult(e *storeEvent, r eventbus.Result, err error) {
 	case r.Outcome == eventbus.Handled && err == nil:
 		held := subsOf(r.Held)
 		for sub, d := range e.deliveries {
-			if d.place != placeHandled && !slices.Contains(held, sub) {
+			if d.place != placeHandled && d.place != placeDropped && !slices.Contains(held, sub) {
 				m.failf(e, "the result is handled, and the delivery to s%d is %v", sub, d.place)
 			}
 		}

@@ -39,6 +39,9 @@ type storeModel struct {
 	changes map[int]int // number of times that a subscription was loosened
 	wall    storeWall
 
+	expiries *rand.Rand // decides which events expire; nil: none
+	stepped  time.Time  // when the wall clock was set last
+
 	process *storeProcess
 	foreign map[*driver.Batch]*storeProcess // outstanding batches of the process beside
 	besides map[int64]bool                  // positions of records of its events
@@ -66,6 +69,7 @@ type storeEvent struct {
 	payload   string
 	after     time.Duration
 	at        time.Time // the instant that it is for, instead of after, or zero
+	expires   time.Time // or zero
 	shown     time.Time // the latest that the wall clock has shown since, at its steps
 	id        eventbus.EventID
 	given     bool
@@ -94,10 +98,11 @@ const (
 	placePurged
 	placeCancelled
 	placeReplayCancelled // its event stays known
+	placeDropped         // it came too late
 )
 
 func (p storePlace) String() string {
-	return []string{"in a record", "incoming", "handled", "in a letter", "purged", "cancelled", "cancelled as a replay"}[p]
+	return []string{"in a record", "incoming", "handled", "in a letter", "purged", "cancelled", "cancelled as a replay", "dropped"}[p]
 }
 
 type storeDelivery struct {
@@ -132,6 +137,7 @@ type storeRecord struct {
 	state       driver.State
 	due         time.Time
 	scheduled   time.Time
+	expires     time.Time
 	payload     string
 	targets     []int
 	next        int
@@ -445,6 +451,8 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 			d.place = placeReplayCancelled
 		case d.handled:
 			d.place, d.handled, d.durable = placeHandled, false, len(d.failures)
+		case m.subs[at.sub].drops && m.isLate(d.record) && len(d.failures) == 0:
+			d.place = placeDropped
 		default:
 			m.failf(at.event, "batch %d: the delivery to s%d is lost", n, at.sub)
 		}
@@ -475,7 +483,10 @@ func (m *storeModel) newRecord(p *storeProcess, b *driver.Batch, n *driver.Recor
 	}
 	r := &storeRecord{
 		ref: n.Ref, position: n.Position, event: e, payload: string(n.Payload), targets: subsOf(n.Targets),
-		scheduled: n.Scheduled,
+		scheduled: n.Scheduled, expires: n.Expires,
+	}
+	if !n.Expires.IsZero() && (!n.Expires.Equal(e.expires) || n.Replay != nil) {
+		m.failf(e, "record %d expires at %v, and not at %v; it is a replay: %v", n.Ref, n.Expires, e.expires, n.Replay != nil)
 	}
 	r.progress(n)
 	if in := taken[e]; in != nil && r.position == int64(r.ref) && in.process.beside {
@@ -637,6 +648,8 @@ func (m *storeModel) checkLetter(e *storeEvent, from *storeRecord, l *eventbus.D
 	case eventbus.ReasonPermanent:
 		ended = true
 	case eventbus.ReasonUnsubscribed, eventbus.ReasonOverflow, eventbus.ReasonCrash:
+	case eventbus.ReasonTooLate:
+		m.checkTooLate(e, from, l)
 	case eventbus.ReasonShutdown, eventbus.ReasonCircuitOpen, eventbus.ReasonExpired, eventbus.ReasonDuplicate, eventbus.ReasonInvalid:
 		m.failf(e, "a letter with the reason %s", l.Reason)
 	}
@@ -782,6 +795,7 @@ func (s *storeSim) step(by time.Duration) {
 		}
 	}
 	m.wall.clock.Advance(by)
+	m.stepped = time.Now()
 	m.wall.most = max(m.wall.most, m.wall.ahead())
 	m.logf("the wall clock goes %v ahead, and is %v ahead", by, m.wall.ahead())
 }

@@ -90,8 +90,9 @@ type storeSim struct {
 type storeSub struct {
 	index   int
 	pattern string
-	bad     int // percentage of failures
-	names   int // it has had: the latest is its name
+	bad     int  // percentage of failures
+	drops   bool // DropExpired
+	names   int  // it has had: the latest is its name
 
 	sub      *eventbus.Subscription // of the present process; nil without
 	since    int                    // changes with each Subscribe and Unsubscribe
@@ -193,6 +194,12 @@ func newStoreSim(seed uint64, tally *storeTally) *storeSim {
 		sub := &storeSub{index: i, pattern: pick(s.rng, "a.*", "*.x", "a.x", "[ab].*", "[ab].*", "**"), bad: pick(s.rng, 0, 10, 30, 70)}
 		s.subs = append(s.subs, sub)
 		s.what += fmt.Sprintf("s%d %s fails %d%%\n", i, sub.pattern, sub.bad)
+	}
+	if expiries := rand.New(rand.NewPCG(seed, 34)); chance(expiries, 35) {
+		s.expiries = expiries
+		for _, sub := range s.subs {
+			sub.drops = chance(expiries, 30)
+		}
 	}
 	s.makePaced()
 	return s
@@ -462,6 +469,7 @@ func (p *storeProcess) check() {
 func (p *storeProcess) rest() {
 	s := p.sim
 	p.restDetached()
+	s.restExpiries()
 	for _, sub := range s.subs {
 		if !sub.present || sub.detached {
 			p.subscribe(sub)

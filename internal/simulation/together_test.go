@@ -521,7 +521,7 @@ func (b *simBurst) subscribe() {
 		case err == nil:
 			s.noted(func() {
 				sub.made = made
-				s.loose.drops[sub.name] = s.loose.drops[sub.name] || sub.whenOpen == eventbus.DropWhenOpen
+				s.loose.drops[sub.name] = s.loose.drops[sub.name] || sub.whenOpen == eventbus.DropWhenOpen || sub.dropsLate
 				s.model.subs = append(slices.Clip(s.model.subs), sub)
 			})
 		case !errors.Is(err, eventbus.ErrShutdown):

@@ -299,13 +299,13 @@ func (f *finder) until(column, from string) (found []candidate, err error) {
 			return err
 		}
 		columns := "SELECT " + column + ", ref " + from + "owner = ? AND " + column
-		if err := query(f.c, columns+" IS NULL ORDER BY ref LIMIT ?", add, owner, f.q.Limit+1); err != nil {
+		if err := query(f.c, columns+" IS NULL ORDER BY 2 LIMIT ?", add, owner, f.q.Limit+1); err != nil {
 			return err
 		}
-		if err := query(f.c, columns+" <= ? ORDER BY "+column+", ref LIMIT ?", add, owner, now, f.q.Limit+1); err != nil {
+		if err := query(f.c, columns+" <= ? ORDER BY 1, 2 LIMIT ?", add, owner, now, f.q.Limit+1); err != nil {
 			return err
 		}
-		return query(f.c, columns+" > ? ORDER BY "+column+" LIMIT 1", func(stmt *sqlite3.Stmt) error {
+		return query(f.c, columns+" > ? ORDER BY 1 LIMIT 1", func(stmt *sqlite3.Stmt) error {
 			next, err := storekit.ParseTime(stmt.ColumnText(0))
 			if f.nextDue.IsZero() || next.Before(f.nextDue) {
 				f.nextDue = next
