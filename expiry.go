@@ -328,9 +328,14 @@ func (f *feeder) claimExpired(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	keyed := false
 	for _, r := range append(late, entering...) {
+		keyed = keyed || r.Key != ""
 		b.machine.endLate(f.load(r))
 	}
 	b.ledger.checkDrained()
-	return claimed.More, nil
+	if keyed { // a later claim may have the next ones of their keys
+		err = f.apply(ctx, newBatch(b.time))
+	}
+	return claimed.More, err
 }
