@@ -146,7 +146,7 @@ func (j *durable) encodeRow(w *batch, d *dispatch, state driver.State) *driver.R
 func (j *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passed int) *driver.Record {
 	r := &driver.Record{Ref: d.row().ref, State: state, Suspect: d.row().marked, Crashes: d.row().crashes}
 	p := recordProgress{Next: int(d.next) + passed, Attempts: int(d.attempt)}
-	if d.state == stateRunning {
+	if d.state == stateRunning || passed > 0 {
 		p.Attempts-- // the attempt is not over
 	}
 	if s := d.story; s != nil {

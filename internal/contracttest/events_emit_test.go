@@ -619,3 +619,33 @@ func TestD15_ATopicEmits(t *testing.T) {
 		require.Equal(t, []string{"x"}, got.all())
 	})
 }
+
+// The attempt in which a target has emitted is not over: after a crash it begins again with the same number.
+func TestD15_ASuccessBeforeTheEndSpendsNoAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		emitting(t, bus, func(context.Context, int) error { return nil })
+		hangs := make(chan struct{})
+		mustSubscribe(t, bus, "parent", until(hangs), eventbus.Named("second"))
+		mustSubscribe(t, bus, "child", ok, eventbus.Named("child"))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "parent", nil)
+		synctest.Wait()
+		disk.crash(bus)
+		close(hangs)
+		again, _ := disk.open(t)
+		attempts := new(journal[int])
+		emitting(t, again, func(context.Context, int) error { return nil })
+		mustSubscribe(t, again, "child", ok, eventbus.Named("child"))
+		mustSubscribe(t, again, "parent", func(ctx context.Context, _ eventbus.Event) error {
+			d, _ := eventbus.FromContext(ctx)
+			attempts.add(d.Attempt)
+			return nil
+		}, eventbus.Named("second"))
+		require.NoError(t, again.Start(t.Context()))
+		time.Sleep(time.Minute)
+		require.Equal(t, []int{1}, attempts.all())
+		shutdown(t, again)
+	})
+}

@@ -322,7 +322,7 @@ func (s *simulation) conclude(c *simCall, how string) {
 		c.sub.counts.Successes++
 		s.paid++
 		c.dispatch.event.handled[c.sub.name] = true
-		m.succeed(c.dispatch)
+		m.succeed(c.dispatch, func() { s.emitted(c) })
 	default:
 		simCheck(err == nil, "the context of %s has ended with %v", c.name, err)
 		c.sub.counts.Failures++

@@ -35,6 +35,7 @@ type simulation struct {
 	isolation             bool       // every subscription is isolated
 	mixed                 *rand.Rand // decides which are, or nil
 	onces                 *rand.Rand // decides which publications have an idempotency key
+	emits                 *rand.Rand // decides what handlers emit
 	expiries              *rand.Rand // decides which publications expire, or nil
 	repetitions           int        // of keys
 
@@ -91,8 +92,9 @@ type simCall struct {
 	dispatch *simDispatch // nil once it has been given up
 	era      int          // of the subscription, when it was
 	wait     *simWait     // for an event that it has published
-	over     atomic.Bool  // the handler has returned, in a call at the same moment as others
-	waited   atomic.Bool  // the handler has called PublishAndWait, likewise
+	emits    []*simEvent
+	over     atomic.Bool // the handler has returned, in a call at the same moment as others
+	waited   atomic.Bool // the handler has called PublishAndWait, likewise
 }
 
 // simOrder is what a handler does next. It returns when it says that it is done.
@@ -271,7 +273,7 @@ func (s *simulation) setUp() {
 		random: s.random, merge: s.merge, ended: map[eventbus.Outcome]int64{},
 	}
 	s.isolation = s.chance(0.25)
-	s.onces = rand.New(rand.NewPCG(s.seed, 23))
+	s.onces, s.emits = rand.New(rand.NewPCG(s.seed, 23)), rand.New(rand.NewPCG(s.seed, 25))
 	if mixed := rand.New(rand.NewPCG(s.seed, 22)); !s.isolation && mixed.IntN(3) == 0 { // so that the others stay as they are
 		s.mixed = mixed
 	}
@@ -551,7 +553,11 @@ func (s *simulation) act() {
 	case len(gated) == 0:
 		s.advance()
 	case does(40):
-		s.publishInside(call())
+		if s.emits.IntN(2) == 0 {
+			s.emitInside(call())
+		} else {
+			s.publishInside(call())
+		}
 	case does(30):
 		s.publishAndWait(call())
 	case does(10):

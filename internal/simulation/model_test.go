@@ -318,10 +318,12 @@ func (m *simModel) begin(d *simDispatch, s *simSub) {
 	m.begun = append(m.begun, d)
 }
 
-func (m *simModel) succeed(d *simDispatch) {
+// succeed is a success. What the handler has emitted is accepted before the dispatch goes on.
+func (m *simModel) succeed(d *simDispatch, emit func()) {
 	s := d.rest[0]
 	s.circuit.record(d.pass, d.event, m.now, false)
 	d.due, d.handled, d.rest = 0, append(d.handled, s.name), d.rest[1:]
+	emit()
 	m.visit(d)
 }
 

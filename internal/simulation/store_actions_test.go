@@ -148,6 +148,7 @@ func (p *storeProcess) handler(sub *storeSub, gone *bool) eventbus.Handler {
 		if chance(rng, 4) && e.n < 150 {
 			_ = p.publish(ctx, p.sim.newEvent("b.x", pick(rng, "", "inner"), 0, false))
 		}
+		p.emits(ctx, c, rand.New(rand.NewPCG(p.sim.seed+7, uint64(e.n)<<32+uint64(sub.index)<<24+uint64(in.Attempt)<<8+uint64(in.Replays))))
 		if err := p.postpones(ctx, sub, c, in.Replays); err != nil {
 			return err
 		}

@@ -23,6 +23,7 @@ type storeCall struct {
 	door     *paceDoor // in a paced schedule
 	paced    *paceCall
 	throttle time.Duration // its handler returns a Throttle; 0 for none
+	emits    []*storeEvent
 }
 
 // runs reports whether the call counts as running.
@@ -130,7 +131,9 @@ func (c *storeCall) ends(m *storeModel, handled bool) {
 	if c.process.dead.Load() || m.process != c.process || !c.until.IsZero() {
 		return
 	}
-	d.handled = d.handled || handled && d.place == placeRecord
+	if handled && d.place == placeRecord {
+		d.handled, d.by = true, c
+	}
 	m.logf("end s%d e%d handled=%v", d.sub, d.event.n, handled)
 }
 
@@ -258,6 +261,9 @@ func (m *storeModel) forget() {
 			d.destination, d.wakes = "", time.Time{}
 		}
 	}
+	for _, told := range m.told {
+		told.handled = false
+	}
 }
 
 // loosen exempts the deliveries of a subscription from the order of keys. After Unsubscribe they die,
@@ -277,7 +283,7 @@ func (m *storeModel) loosen(sub int) {
 func (m *storeModel) checkData(records []driver.Ref, letters []eventbus.LetterID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if known := slices.Sorted(maps.Keys(m.records)); !slices.Equal(known, records) {
+	if known := slices.Sorted(slices.Values(slices.AppendSeq(m.toldRefs(), maps.Keys(m.records)))); !slices.Equal(known, records) {
 		m.failf(nil, "the store has the records %v, the batches have left %v", records, known)
 	}
 	if len(letters) != len(m.letters) {
@@ -302,6 +308,9 @@ func (m *storeModel) checkData(records []driver.Ref, letters []eventbus.LetterID
 func (m *storeModel) checkQuiet() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if refs := m.toldRefs(); len(refs) > 0 {
+		m.failf(nil, "at rest, the events of letters are in the records %v", refs)
+	}
 	for _, e := range m.events {
 		for sub, d := range e.deliveries {
 			if d.place == placeIncoming {

@@ -42,6 +42,10 @@ type storeModel struct {
 	expiries *rand.Rand // decides which events expire; nil: none
 	stepped  time.Time  // when the wall clock was set last
 
+	told              map[eventbus.LetterID]*toldLetter
+	emitting, telling bool // handlers emit events; a handler of letters exists
+	counts            *storeTally
+
 	process *storeProcess
 	foreign map[*driver.Batch]*storeProcess // outstanding batches of the process beside
 	besides map[int64]bool                  // positions of records of its events
@@ -77,6 +81,8 @@ type storeEvent struct {
 	returned  eventbus.EventID // for once, by the first Publish
 	learned   bool             // the id is that of an *IndeterminateError
 	batch     []*storeEvent    // published together
+	from      *storeCall       // whose handler has emitted it, or nil
+	before    map[int]int      // then, the subscriptions that existed
 
 	attempts, acked, unknown, refused int // calls that published it
 	accepted, unrouted                bool
@@ -113,6 +119,7 @@ type storeDelivery struct {
 	letter eventbus.LetterID
 
 	call     *storeCall // in progress
+	by       *storeCall // the last one that has handled it
 	handled  bool       // by this process, and not durable yet
 	failures []storeFailure
 	durable  int  // of the failures
@@ -283,6 +290,7 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 		p = other
 	}
 	delete(m.foreign, b)
+	b = m.withoutTold(n, p, b)
 	m.logf("batch %d, beside=%v:%s", n, p.beside, m.describe(b))
 	if len(b.New)+len(b.Leave) == 0 { // without targets
 		for _, r := range b.Remember {
@@ -439,6 +447,7 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 		m.letters[l.ID], m.process.died[l.ID] = &storeLetter{event: e, subs: subs}, true
 		m.checkLetter(e, from, l)
 	}
+	var succeeded []*storeDelivery
 	for at := range before {
 		d := at.event.deliveries[at.sub]
 		switch {
@@ -451,12 +460,14 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 			d.place = placeReplayCancelled
 		case d.handled:
 			d.place, d.handled, d.durable = placeHandled, false, len(d.failures)
+			succeeded = append(succeeded, d)
 		case m.subs[at.sub].drops && m.isLate(d.record) && len(d.failures) == 0:
 			d.place = placeDropped
 		default:
 			m.failf(at.event, "batch %d: the delivery to s%d is lost", n, at.sub)
 		}
 	}
+	m.checkEmitted(n, b, succeeded)
 	for _, l := range b.Bury {
 		l := letterOf(l)
 		for _, name := range l.Succeeded {
@@ -511,7 +522,7 @@ func (m *storeModel) newRecord(p *storeProcess, b *driver.Batch, n *driver.Recor
 	if len(b.Delete) == 0 && taken[e] == nil {
 		e.isNewAgain()
 	}
-	isNew := len(b.Take)+len(b.Delete)+len(b.Update)+len(taken) == 0
+	isNew := len(b.Take)+len(b.Delete)+len(b.Update)+len(taken) == 0 || e.from != nil && e.acked == 0
 	for _, in := range m.incoming {
 		if isNew && e.key != "" && in.event.key == e.key && in.process == p && !in.replay && len(in.subs) > 0 && !in.event.isLater() {
 			m.failf(e, "record %d overtakes e%d of the same key, which waits to be taken in", n.Ref, in.event.n)

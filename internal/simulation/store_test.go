@@ -35,14 +35,15 @@ type storeTally struct {
 	schedules, processes, crashes, restarts   atomic.Int64
 	besides, repeats, claimFaults, readFaults atomic.Int64
 	clockSteps, detached, takenOver, keyed    atomic.Int64
+	emitted, told                             atomic.Int64
 	violations                                violations
 }
 
 func (t *storeTally) String() string {
 	return fmt.Sprintf("%d store schedules, %d processes, %d crashes, %d restarts, %d processes beside, "+
-		"%d repetitions of unknown publications, %d publications with idempotency keys, %d faults of claims, %d of reads, %d steps of the wall clock, %d subscriptions detached, %d taken over, %s",
+		"%d repetitions of unknown publications, %d publications with idempotency keys, %d faults of claims, %d of reads, %d steps of the wall clock, %d subscriptions detached, %d taken over, %d events emitted, %d letters handled, %s",
 		t.schedules.Load(), t.processes.Load(), t.crashes.Load(), t.restarts.Load(), t.besides.Load(),
-		t.repeats.Load(), t.keyed.Load(), t.claimFaults.Load(), t.readFaults.Load(), t.clockSteps.Load(), t.detached.Load(), t.takenOver.Load(), &t.violations)
+		t.repeats.Load(), t.keyed.Load(), t.claimFaults.Load(), t.readFaults.Load(), t.clockSteps.Load(), t.detached.Load(), t.takenOver.Load(), t.emitted.Load(), t.told.Load(), &t.violations)
 }
 
 // simulateStores runs store schedules. In each, several processes follow each other on the data of
@@ -174,6 +175,7 @@ func newStoreSim(seed uint64, tally *storeTally) *storeSim {
 		seed: seed, rng: rand.New(rand.NewPCG(seed, 30)), faults: rand.New(rand.NewPCG(seed, 31)), tally: tally,
 		storeModel: &storeModel{
 			origin: time.Now(), records: map[driver.Ref]*storeRecord{}, incoming: map[driver.IncomingID]*storeIncoming{}, letters: map[eventbus.LetterID]*storeLetter{},
+			counts: tally, told: map[eventbus.LetterID]*toldLetter{},
 			live: map[storeLine]map[*storeDelivery]bool{}, changes: map[int]int{}, foreign: map[*driver.Batch]*storeProcess{}, besides: map[int64]bool{},
 		},
 	}
@@ -202,6 +204,8 @@ func newStoreSim(seed uint64, tally *storeTally) *storeSim {
 		}
 	}
 	s.makePaced()
+	chains := rand.New(rand.NewPCG(seed, 35))
+	s.emitting, s.telling = chance(chains, 50), chance(chains, 40)
 	return s
 }
 
@@ -306,6 +310,7 @@ func (s *storeSim) process(quiet bool) {
 	if chance(s.rng, 35) {
 		other = s.newBeside(p)
 	}
+	p.hearsLetters()
 	var late []*storeSub
 	for _, sub := range s.subs {
 		sub.sub, sub.present, sub.detached = nil, false, false
