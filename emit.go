@@ -17,11 +17,12 @@ import (
 // wait for no room, as with any publication of a handler. PublishAndWait of the handler's event does not wait for them.
 //
 // An event without ID has an id that derives from the handler's event, the name under which the delivery was recorded, the number of
-// edits, and how many events the call has emitted before. An operator who lets the handler succeed a second time, for instance
-// by a replay of an imported letter, causes no second event within WithIdempotencyWindow.
-// If the id or the idempotency key of an event is known by then, the event is dropped as a repetition. If its content
-// differs, it becomes a dead letter with ReasonDuplicate. With IdempotencyKey and without ID, the key alone decides. A second
-// event with an id or a key of the same call is compared at once: Emit returns the id of the first, or ErrDuplicateID.
+// edits, and how many events the call has emitted before. An operator can let the handler succeed a second time, by an import and
+// a replay of its letter: then it emits again, with the same ids.
+//
+// If the ID or the IdempotencyKey of an event is known by then, the event is dropped as a repetition. If its content
+// differs, it becomes a dead letter with ReasonDuplicate. A second event with an id or a key of the same call is compared at
+// once: Emit returns the id of the first, or ErrDuplicateID.
 //
 // With InTx, the events are written in the handler's transaction, as PublishTx does. Middleware that runs the handler in
 // a transaction of its own collects them: see CollectEmitted.
@@ -123,8 +124,7 @@ func (a *cancellation) emit(c *call, to *emitter, d *dispatch) (kept *dispatch, 
 		d.origin = &origin{}
 	}
 	if !d.origin.given {
-		d.id = c.emittedID(to.depth, len(to.emitted))
-		d.origin.given = d.origin.once.key == ""
+		d.id = c.emittedID(to.depth, len(to.emitted)) // not remembered: a success is recorded once
 	}
 	if to.names == nil {
 		to.names = make(map[givenName]*dispatch)
