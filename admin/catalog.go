@@ -87,7 +87,7 @@ func withDirective(all *eventbus.DestinationsMetrics, o eventbus.Directive) *eve
 // catalogued returns what a catalog has of a subscription.
 func catalogued(in *eventbus.CatalogSubscription) eventbus.SubscriptionMetrics {
 	m := eventbus.SubscriptionMetrics{
-		Subscription: in.Subscription, Pattern: in.Pattern, Circuit: eventbus.CircuitUnknown,
+		Subscription: in.Subscription, Pattern: in.Pattern, DeadLetters: in.DeadLetters, Circuit: eventbus.CircuitUnknown,
 		Options: eventbus.SubscriptionOptions{
 			Timeout: in.Timeout, Concurrency: in.Concurrency, LineCapacity: in.LineCapacity, WhenOpen: in.WhenOpen, WhenFull: in.WhenFull,
 		},

@@ -248,3 +248,19 @@ func TestO6_DestinationsAreShownAndDirected(t *testing.T) {
 		require.Equal(t, "other", audit.Entries[0].Destination)
 	})
 }
+
+// The page says which subscriptions are of dead letters.
+func TestO6_HandlersOfDeadLettersAreMarked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := newBus(t)
+		_, err := bus.OnDeadLetter("order.*", func(context.Context, eventbus.DeadLetter) error { return nil }, eventbus.Named("apologies"))
+		require.NoError(t, err)
+		require.NoError(t, bus.Start(t.Context()))
+		v := newVisitor(t, bus)
+		require.Contains(t, v.visit(prefix+"/subscriptions").text(), "order.* dead letters")
+		require.Contains(t, v.visit(prefix+"/subscriptions/apologies").text(), "of the types of dead letters")
+		m := get[eventbus.SubscriptionMetrics](t, newHandler(t, bus), "/api/v1/subscriptions/apologies")
+		require.True(t, m.DeadLetters)
+		require.NoError(t, bus.Shutdown(t.Context()))
+	})
+}

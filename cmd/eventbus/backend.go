@@ -96,6 +96,7 @@ type subscriptions struct {
 type subscription struct {
 	Subscription string                        `json:"subscription"`
 	Pattern      string                        `json:"pattern,omitempty"`
+	DeadLetters  bool                          `json:"dead_letters,omitempty"` // see eventbus.CatalogSubscription
 	Metrics      *eventbus.SubscriptionMetrics `json:"metrics,omitempty"`
 	Options      *eventbus.CatalogSubscription `json:"options,omitempty"`
 	Directive    *eventbus.Directive           `json:"directive,omitempty"`

@@ -209,7 +209,8 @@ func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, er
 	all.Known, all.Standby = catalog.At, err == nil && !catalog.Active
 	for i := range catalog.Subscriptions {
 		s := of(catalog.Subscriptions[i].Subscription)
-		s.Pattern, s.Options, s.KnownAt = catalog.Subscriptions[i].Pattern, &catalog.Subscriptions[i], catalog.At
+		in := &catalog.Subscriptions[i]
+		s.Pattern, s.DeadLetters, s.Options, s.KnownAt = in.Pattern, in.DeadLetters, in, catalog.At
 	}
 	for _, o := range catalog.Directives {
 		switch {

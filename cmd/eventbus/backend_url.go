@@ -338,7 +338,7 @@ func (b *urlBackend) Subscriptions(ctx context.Context) (all subscriptions, err 
 		}
 		all.Known, all.Live = page.CatalogAt, page.CatalogAt.IsZero()
 		for _, m := range page.Subscriptions {
-			s := subscription{Subscription: m.Subscription, Pattern: m.Pattern, Directive: m.Directive, KnownAt: all.Known}
+			s := subscription{Subscription: m.Subscription, Pattern: m.Pattern, DeadLetters: m.DeadLetters, Directive: m.Directive, KnownAt: all.Known}
 			if all.Live {
 				s.Metrics, s.Parked = &m, int64(m.Parked())
 			}

@@ -74,7 +74,7 @@ func (a *app) subscriptionTable(all subscriptions) error {
 	if !all.Live {
 		t := term.NewTable(term.Column{Name: "SUBSCRIPTION", Min: 16}, term.Column{Name: "PATTERN", Min: 8}, term.Column{Name: "PARKED", Right: true}, term.Column{Name: "DIRECTIVE", Min: 12})
 		for _, s := range all.List {
-			t.Add(s.Subscription, s.Pattern, count(s.Parked), directiveText(s.Directive))
+			t.Add(s.Subscription, s.patternText(), count(s.Parked), directiveText(s.Directive))
 		}
 		return a.printTable(t)
 	}
@@ -152,6 +152,14 @@ func (a *app) subsShow() *cobra.Command {
 	})
 }
 
+// patternText returns the pattern, and whether it is of dead letters.
+func (s *subscription) patternText() string {
+	if s.DeadLetters {
+		return s.Pattern + " (dead letters)"
+	}
+	return s.Pattern
+}
+
 func (a *app) showSubscription(s *subscription) {
 	field := func(name, value string) {
 		if value != "" {
@@ -159,7 +167,7 @@ func (a *app) showSubscription(s *subscription) {
 		}
 	}
 	field("subscription", s.Subscription)
-	field("pattern", s.Pattern)
+	field("pattern", s.patternText())
 	field("directive", directiveText(s.Directive))
 	for i := range s.Destinations {
 		field("destination", s.Destinations[i].Destination+"  "+directiveText(&s.Destinations[i]))
