@@ -1,0 +1,70 @@
+package periodic
+
+import (
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// losses logs ticks that were not published, at most once a minute.
+type losses struct {
+	ticks  int // not logged yet
+	tick   time.Time
+	err    error
+	logged time.Time
+}
+
+var errMissed = errors.New("periodic: a later tick had come when the schedule could publish: of several ticks, only the latest is published")
+
+var errForgotten = errors.New("periodic: the clock was set back by more than a key is remembered: the tick may have been published; restart the process if the clock is right now")
+
+// add counts a tick.
+func (l *losses) add(s *Schedule, tick, now time.Time, err error) {
+	l.ticks++
+	l.tick, l.err = tick, err
+	l.report(s, now)
+}
+
+// report logs the ticks that were counted, unless there was a report within a minute. The zero time logs them at once.
+func (l *losses) report(s *Schedule, now time.Time) {
+	if l.ticks == 0 || !now.IsZero() && now.Sub(l.logged).Abs() < time.Minute {
+		return
+	}
+	s.log.Error("tick not published", zap.Time("tick", l.tick), zap.Int("at_least", l.ticks), zap.Error(l.err))
+	*l = losses{logged: now}
+}
+
+// highest is the highest time at which the bus may have forgotten keys by their age. The wall clock is not followed for half an
+// hour after it has leapt ahead, and after the start: a wrong clock is often set right soon. The bus forgets nothing for an hour after a
+// leap. Otherwise a clock that was a week ahead for a minute would stop a schedule for a week.
+type highest struct {
+	time time.Time // zero at first
+	seen time.Time // the last look
+	held time.Time // when the wall clock leapt ahead; zero if it is followed
+}
+
+const (
+	leap = time.Minute + lookEvery // the least difference of two looks that is a leap
+	hold = 30 * time.Minute
+)
+
+// look takes a reading of the wall clock.
+func (h *highest) look(now time.Time) {
+	switch moved := now.Sub(h.seen); {
+	case h.seen.IsZero():
+		h.held = now
+	case moved.Abs() <= leap:
+	case !h.held.IsZero():
+		h.held = h.held.Add(moved) // time that did not pass does not count
+	case moved > 0:
+		h.held = now
+	}
+	h.seen = now
+	if now.Sub(h.held) >= hold || !now.After(h.time) {
+		h.held = time.Time{}
+	}
+	if h.held.IsZero() && now.After(h.time) {
+		h.time = now
+	}
+}
