@@ -151,7 +151,9 @@ type Schedule struct {
 	// Of run.
 	look    time.Duration // the longest wait without a look at the wall clock
 	done    time.Time     // ticks until this time are decided
+	due     time.Time     // the first tick after done, or zero
 	last    time.Time     // the latest decided tick, or zero
+	standby standby
 	trial   trial
 	losses  losses
 	highest highest

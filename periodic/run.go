@@ -61,10 +61,10 @@ func (s *Schedule) begin(now time.Time) {
 	if _, mock := s.clock.(*clock.Mock); mock {
 		s.look = mostKeep // its timers are its wall clock
 	}
-	s.done = now
+	s.decideUntil(now)
 	if s.catchUp == Latest {
 		if tick := s.plan.latest(now.Add(-mostKeep), now); !tick.IsZero() {
-			s.done = tick.Add(-1)
+			s.decideUntil(tick.Add(-1))
 		}
 	}
 	s.until, s.stop = context.WithCancel(context.Background())
@@ -94,18 +94,21 @@ func (s *Schedule) step() time.Duration {
 	now := s.now()
 	s.highest.look(now)
 	if now.Before(s.done) {
-		s.done = now // the clock was set back: keys decide which ticks are new
+		s.decideUntil(now) // the clock was set back: keys decide which ticks are new
 	}
-	tick := s.plan.latest(s.done, now)
+	var tick time.Time
+	if !s.due.IsZero() && !now.Before(s.due) {
+		tick = s.plan.latest(s.done, now)
+	}
 	s.supersede(tick)
 	switch {
 	case tick.IsZero():
 		s.losses.report(s, now)
 	case tick.Equal(s.last):
-		s.done = tick
+		s.decideUntil(tick)
 	case !s.dispatches():
-		s.done = tick.Add(-1) // of the ticks that another process publishes, the latest is enough to look at
-		return s.wait(min(max(now.Sub(tick)/8, 100*time.Millisecond), 2*time.Second))
+		s.decideUntil(tick.Add(-1)) // of the ticks that another process publishes, the latest is enough to look at
+		return s.wait(s.standby.look(tick, now))
 	default:
 		if again := s.publish(tick, now); again > 0 {
 			return s.wait(again)
@@ -116,11 +119,21 @@ func (s *Schedule) step() time.Duration {
 
 // wait returns a wait of at most d that ends at the next tick.
 func (s *Schedule) wait(d time.Duration) time.Duration {
-	now := s.now()
-	if next := s.plan.next(now); !next.IsZero() {
+	now, next := s.now(), s.due
+	if !now.Before(next) {
+		next = s.plan.next(now)
+	}
+	if !next.IsZero() {
 		d = min(d, next.Sub(now))
 	}
 	return d
+}
+
+// decideUntil notes that ticks until a time are decided.
+func (s *Schedule) decideUntil(t time.Time) {
+	if !t.Equal(s.done) {
+		s.done, s.due = t, s.plan.next(t)
+	}
 }
 
 // dispatches reports whether the bus has been started and, with a store, has its lease. PublishAndWait says so before it
@@ -128,6 +141,20 @@ func (s *Schedule) wait(d time.Duration) time.Duration {
 func (s *Schedule) dispatches() bool {
 	_, err := s.bus.PublishAndWait(s.until, "", nil)
 	return !errors.Is(err, eventbus.ErrNotStarted)
+}
+
+// standby is a tick that waits until the bus dispatches.
+type standby struct {
+	tick  time.Time
+	since time.Time
+}
+
+// look returns when to look again: the longer it has waited, the later.
+func (b *standby) look(tick, now time.Time) time.Duration {
+	if !tick.Equal(b.tick) || now.Before(b.since) {
+		*b = standby{tick, now}
+	}
+	return min(max(now.Sub(b.since)/8, 100*time.Millisecond), lookEvery)
 }
 
 // trial is a tick whose publication has failed.
@@ -144,8 +171,8 @@ func (s *Schedule) publish(tick, now time.Time) (again time.Duration) {
 		s.losses.add(s, tick, now, errForgotten)
 		return 0
 	}
-	if missed := s.plan.next(s.done); missed.Before(tick) {
-		s.losses.add(s, missed, now, errMissed)
+	if s.due.Before(tick) {
+		s.losses.add(s, s.due, now, errMissed)
 	}
 	err := s.attempt(tick)
 	switch {
@@ -159,7 +186,7 @@ func (s *Schedule) publish(tick, now time.Time) (again time.Duration) {
 		s.losses.add(s, tick, now, err)
 		return 0
 	}
-	s.done = tick.Add(-1)
+	s.decideUntil(tick.Add(-1))
 	s.trial.tick, s.trial.err = tick, err
 	if s.trial.attempts++; s.trial.attempts == 1 {
 		s.log.Warn("tick not published: retrying until the next one", zap.Time("tick", tick), zap.Error(err))
@@ -179,7 +206,10 @@ func (s *Schedule) attempt(tick time.Time) error {
 }
 
 // decide notes that a tick is published, or never will be.
-func (s *Schedule) decide(tick time.Time) { s.done, s.last, s.trial = tick, tick, trial{} }
+func (s *Schedule) decide(tick time.Time) {
+	s.decideUntil(tick)
+	s.last, s.trial = tick, trial{}
+}
 
 // supersede gives up a tick whose publication has failed, if another one is due.
 func (s *Schedule) supersede(tick time.Time) {
@@ -189,7 +219,7 @@ func (s *Schedule) supersede(tick time.Time) {
 	}
 	s.trial = trial{}
 	if tick.After(failed.tick) { // otherwise the clock was set back
-		s.done = failed.tick
+		s.decideUntil(failed.tick)
 		s.losses.add(s, failed.tick, s.now(), failed.err)
 	}
 }
