@@ -67,6 +67,7 @@ type world struct {
 	logs  *observer.ObservedLogs
 	log   *zap.Logger
 	opts  []periodic.Option
+	fault atomic.Pointer[func(b *driver.Batch) storetest.Fault] // of a batch that publishes; nil for none
 
 	mu    sync.Mutex // guards the following
 	ticks []string
@@ -74,7 +75,13 @@ type world struct {
 
 func newWorld(opts ...periodic.Option) *world {
 	core, logs := observer.New(zapcore.WarnLevel)
-	w := &world{model: storetest.NewModel(), clock: newSteps(), logs: logs, log: zap.New(core)}
+	w := &world{clock: newSteps(), logs: logs, log: zap.New(core)}
+	w.model = storetest.NewModel(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
+		if fault := w.fault.Load(); fault != nil && len(b.Remember) > 0 {
+			f = (*fault)(b)
+		}
+		return f
+	}))
 	w.opts = append(opts, periodic.WithClock(w.clock))
 	return w
 }

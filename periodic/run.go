@@ -101,9 +101,9 @@ func (s *Schedule) step() time.Duration {
 		tick = s.plan.latest(s.done, now)
 	}
 	s.supersede(tick)
+	s.losses.report(s, now)
 	switch {
 	case tick.IsZero():
-		s.losses.report(s, now)
 	case tick.Equal(s.last):
 		s.decideUntil(tick)
 	case !s.dispatches():
@@ -171,8 +171,9 @@ func (s *Schedule) publish(tick, now time.Time) (again time.Duration) {
 		s.losses.add(s, tick, now, errForgotten)
 		return 0
 	}
-	if s.due.Before(tick) {
-		s.losses.add(s, s.due, now, errMissed)
+	if missed := s.due; missed.Before(tick) {
+		s.losses.count(s.plan, missed, tick)
+		s.losses.add(s, missed, now, errMissed)
 	}
 	err := s.attempt(tick)
 	switch {
@@ -188,7 +189,7 @@ func (s *Schedule) publish(tick, now time.Time) (again time.Duration) {
 	}
 	s.decideUntil(tick.Add(-1))
 	s.trial.tick, s.trial.err = tick, err
-	if s.trial.attempts++; s.trial.attempts == 1 {
+	if s.trial.attempts++; s.trial.attempts == 1 && now.Sub(s.losses.logged).Abs() >= time.Minute {
 		s.log.Warn("tick not published: retrying until the next one", zap.Time("tick", tick), zap.Error(err))
 	}
 	return min(time.Second<<min(s.trial.attempts-1, 5), lookEvery)

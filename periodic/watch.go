@@ -26,6 +26,16 @@ func (l *losses) add(s *Schedule, tick, now time.Time, err error) {
 	l.report(s, now)
 }
 
+// count counts the ticks between two ticks, up to a bound.
+func (l *losses) count(p *plan, first, last time.Time) {
+	for range 1000 {
+		if first = p.next(first); !first.Before(last) {
+			return
+		}
+		l.ticks++
+	}
+}
+
 // report logs the ticks that were counted, unless there was a report within a minute. The zero time logs them at once.
 func (l *losses) report(s *Schedule, now time.Time) {
 	if l.ticks == 0 || !now.IsZero() && now.Sub(l.logged).Abs() < time.Minute {
