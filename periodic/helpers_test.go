@@ -173,7 +173,7 @@ func (p *process) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(p.t, p.Shutdown(ctx))
-	<-p.starts
+	p.awaitStart()
 }
 
 // kill ends the process as SIGKILL does.
@@ -183,7 +183,7 @@ func (p *process) kill() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = p.Shutdown(ctx)
-	<-p.starts
+	p.awaitStart()
 }
 
 // memory starts a bus in memory.
@@ -202,4 +202,11 @@ func shutdown(t *testing.T, bus *eventbus.Bus) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	require.NoError(t, bus.Shutdown(ctx))
+}
+
+// awaitStart waits until Start has returned.
+func (p *process) awaitStart() {
+	if err := <-p.starts; err != nil {
+		p.t.Log("Start:", err)
+	}
 }
