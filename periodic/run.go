@@ -23,18 +23,19 @@ const (
 
 // keep is how long the bus remembers the key of a tick: until the second next tick, and from 24 hours to 400 days.
 //
-// Why no tick is published twice, without a record of the ticks: a tick is published at a time t >= tick, so its key is known at
-// least until tick+keep. A schedule publishes a tick only while the clock shows less than tick+keep. So whoever has published it
-// before, the key is known then, and the publication is a repetition.
+// With it, the key alone tells whether a tick was published, and a schedule needs no state of its own. A tick is published when
+// the clock shows the tick or later, so its key is known at least until tick+keep. A schedule publishes a tick only while the
+// clock shows less than tick+keep. If another process has published the tick, the key is still known, and the publication is
+// a repetition.
 //
-//   - A schedule publishes the latest tick only. Until the next one, tick+keep is at least a whole period away, so clocks of
-//     processes may differ by a period.
-//   - After a year without a process, the latest tick is one that no process has seen, or one whose key is still known, since
-//     no tick has come after it. Ticks that are more than 200 days apart are known for less than two periods: their key
-//     ends 400 days after the tick, and from then on the tick is not published.
-//   - After the clock was set back by less than keep, keys of the ticks that come again are known. If it was set back by
-//     more, they may be forgotten: see highest.
-//   - After the clock was set ahead and back, ticks in between have not been published, and no key is known.
+//   - A schedule publishes the latest tick only, so at least one period of keep is left. The clocks of two processes may differ
+//     by a period.
+//   - After a year without a process, the latest tick is new, or its key is still known: no later tick has come. If ticks are more
+//     than 200 days apart, keep is less than two periods. A process that starts more than 400 days after such a tick does not
+//     publish it.
+//   - If the clock is set back by less than keep, the keys of the ticks that come again are known. If it is set back by
+//     more, keys may be forgotten: see highest.
+//   - If the clock is set ahead and back, the ticks in between were not published. Their keys are free, and they are published.
 func (s *Schedule) keep(tick time.Time) time.Duration {
 	next := s.plan.next(tick)
 	if next.IsZero() {
@@ -85,6 +86,9 @@ func (s *Schedule) run() {
 			s.stop()
 		}
 		timer.Stop()
+	}
+	if failed := s.trial; failed.attempts > 0 {
+		s.losses.add(s, failed.tick, s.now(), failed.err)
 	}
 	s.losses.report(s, time.Time{})
 }
@@ -166,7 +170,7 @@ type trial struct {
 
 // publish publishes a tick. It returns after how long to try again, or 0 if the tick is decided.
 func (s *Schedule) publish(tick, now time.Time) (again time.Duration) {
-	if s.highest.time.Sub(tick) >= s.keep(tick) {
+	if max(now.Sub(tick), s.highest.time.Sub(tick)) >= s.keep(tick) {
 		s.decide(tick)
 		s.losses.add(s, tick, now, errForgotten)
 		return 0

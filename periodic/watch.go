@@ -17,7 +17,7 @@ type losses struct {
 
 var errMissed = errors.New("periodic: a later tick had come when the schedule could publish: of several ticks, only the latest is published")
 
-var errForgotten = errors.New("periodic: the clock was set back by more than a key is remembered: the tick may have been published; restart the process if the clock is right now")
+var errForgotten = errors.New("periodic: the clock was set back by more than a key is remembered, so the tick may have been published; if the clock is correct, restart the process")
 
 // add counts a tick.
 func (l *losses) add(s *Schedule, tick, now time.Time, err error) {
@@ -45,9 +45,10 @@ func (l *losses) report(s *Schedule, now time.Time) {
 	*l = losses{logged: now}
 }
 
-// highest is the highest time at which the bus may have forgotten keys by their age. The wall clock is not followed for half an
-// hour after it has leapt ahead, and after the start: a wrong clock is often set right soon. The bus forgets nothing for an hour after a
-// leap. Otherwise a clock that was a week ahead for a minute would stop a schedule for a week.
+// highest is the latest time that the wall clock has shown, by which the bus may have forgotten keys. For half an hour after the
+// start, and after the clock has leapt ahead, it does not follow the clock: a wrong clock is often corrected soon. Otherwise
+// a clock that was a week ahead for a minute would stop a schedule for a week. The delay is safe, because the bus forgets no
+// key in the hour after a leap.
 type highest struct {
 	time time.Time // zero at first
 	seen time.Time // the last look
