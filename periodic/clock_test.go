@@ -167,3 +167,36 @@ func TestPeriodic_SummerTime(t *testing.T) {
 		})
 	}
 }
+
+// After a small step back, the process knows without the store that it has published the tick.
+func TestPeriodic_TheLastTickIsKnownInTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		p := w.process(t)
+		p.every("* * * * * *")
+		for range 100 {
+			time.Sleep(10*time.Second + time.Millisecond)
+			w.clock.step(-1200 * time.Millisecond)
+		}
+		require.Equal(t, int64(len(w.handled())), p.publications())
+		p.end()
+	})
+}
+
+// The key of a tick is known until the second next tick: a process whose clock was set back to before the next one repeats none.
+func TestPeriodic_TheClockIsSetBackBetweenTwoProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(periodic.CatchUp(periodic.Latest))
+		p := w.process(t)
+		p.every("0 0 1 * *")
+		sleepUntil(t, "2000-02-25T00:00:00Z")
+		require.Len(t, w.handled(), 2)
+		p.end()
+		w.clock.step(-30 * day)
+		p = w.process(t)
+		p.every("0 0 1 * *") // the latest tick is that of 1 January again
+		time.Sleep(30 * day)
+		require.Empty(t, w.handled())
+		p.end()
+	})
+}
