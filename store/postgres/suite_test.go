@@ -116,7 +116,7 @@ func TestStore(t *testing.T) {
 	databases := alternating(server.DSNOf)
 	var parts []string // all
 	if testing.Short() {
-		parts = []string{"Submit", "Lease", "Standby", "Tx", "Once", "Failure", "Close", "Watch", "Concurrent"} // what the race detector looks at
+		parts = []string{"Submit", "Lease", "Standby", "Tx", "Once", "Failure", "Close", "Watch", "Concurrent", "Expired"} // what the race detector looks at
 	}
 	storetest.Run(t, func(*testing.T) storetest.Backend { return backend(postgrestest.NewSchema(), databases()) }, parts...)
 }

@@ -73,7 +73,7 @@ func TestStore(t *testing.T) {
 	var parts []string // all
 	if testing.Short() {
 		// What the race detector looks at, and planted bugs.
-		parts = []string{"Submit", "Lease", "Tx", "Failure", "Close", "Watch", "Concurrent", "Remember"}
+		parts = []string{"Submit", "Lease", "Tx", "Failure", "Close", "Watch", "Concurrent", "Remember", "Expired"}
 	}
 	storetest.Run(t, func(t *testing.T) storetest.Backend {
 		path := testPath(t)
