@@ -181,7 +181,7 @@ func TestE9_BehindALimit(t *testing.T) {
 				var got journal[string]
 				notingCalls(t, bus, &got, "s", "a", takesAnHour, append(opts, eventbus.Timeout(2*time.Hour))...)
 				require.NoError(t, bus.Start(t.Context()))
-				var k eventbus.PublishOption = eventbus.Key("")
+				k := eventbus.Key("")
 				if name == "key" {
 					k = eventbus.Key("k")
 				}
@@ -466,19 +466,24 @@ func TestE9_BadExpiries(t *testing.T) {
 		mustSubscribe(t, bus, "a", ok, eventbus.Named("s"))
 		require.NoError(t, bus.Start(t.Context()))
 		now := time.Now()
-		for text, opts := range map[string][]eventbus.PublishOption{
-			"is zero; omit the option":                         {eventbus.ExpiresAt(time.Time{})},
-			"must be positive; omit the option":                {eventbus.ExpiresIn(0)},
-			"must be positive":                                 {eventbus.ExpiresIn(-time.Second)},
-			"has passed: no handler would be called; give a l": {eventbus.ExpiresAt(now)},
-			"has passed":                                        {eventbus.ExpiresAt(now.Add(-time.Nanosecond))},
-			"has passed: no handler would":                      {eventbus.ExpiresAt(time.Unix(-1e15, 0))},
-			"year":                                              {eventbus.ExpiresAt(time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC))},
-			"is not after the event is due, at ":                {eventbus.After(time.Minute), eventbus.ExpiresIn(time.Minute)},
-			"is not after the event is due":                     {eventbus.At(now.Add(time.Hour)), eventbus.ExpiresIn(time.Hour)},
-			"give a later one, or a shorter delay":              {eventbus.ExpiresAt(now.Add(time.Minute)), eventbus.At(now.Add(time.Hour))},
-			"has passed: no handler would be called; give a la": {eventbus.ExpiresIn(time.Hour), eventbus.ExpiresAt(now)},
+		options := func(opts ...eventbus.PublishOption) []eventbus.PublishOption { return opts }
+		for _, c := range []struct {
+			opts []eventbus.PublishOption
+			text string
+		}{
+			{options(eventbus.ExpiresAt(time.Time{})), "is zero; omit the option"},
+			{options(eventbus.ExpiresIn(0)), "must be positive; omit the option"},
+			{options(eventbus.ExpiresIn(-time.Second)), "must be positive"},
+			{options(eventbus.ExpiresAt(now)), "has passed: no handler would be called; give a later one"},
+			{options(eventbus.ExpiresAt(now.Add(-time.Nanosecond))), "has passed"},
+			{options(eventbus.ExpiresAt(time.Unix(-1e15, 0))), "has passed"},
+			{options(eventbus.ExpiresIn(time.Hour), eventbus.ExpiresAt(now)), "has passed"},
+			{options(eventbus.ExpiresAt(time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC))), "year"},
+			{options(eventbus.After(time.Minute), eventbus.ExpiresIn(time.Minute)), "is not after the event is due, at "},
+			{options(eventbus.At(now.Add(time.Hour)), eventbus.ExpiresIn(time.Hour)), "is not after the event is due, at "},
+			{options(eventbus.ExpiresAt(now.Add(time.Minute)), eventbus.At(now.Add(time.Hour))), "give a later one, or a shorter delay"},
 		} {
+			opts, text := c.opts, c.text
 			_, err := bus.Publish(t.Context(), "a", "x", opts...)
 			var bad *eventbus.EventError
 			require.ErrorAs(t, err, &bad, text)

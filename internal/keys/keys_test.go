@@ -165,3 +165,40 @@ func TestEachVisitsWhatWaits(t *testing.T) {
 	g.Each(func(int) { n++ })
 	require.Equal(t, 12, n)
 }
+
+// Take removes waiting items, wherever they are in their line. The others keep their order.
+func TestE9_TakeRemovesWhatWaits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g, want := keys.New[int](2), map[string][]int{}
+		n := rapid.IntRange(1, 30).Draw(t, "items")
+		for i := range n {
+			key := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")
+			if !g.Enter(key, i) {
+				want[key] = append(want[key], i)
+			}
+			if rapid.IntRange(0, 5).Draw(t, "takes") > 0 {
+				continue
+			}
+			remove := rapid.SliceOf(rapid.IntRange(0, n)).Draw(t, "removed")
+			var left []int
+			for key, all := range want {
+				for _, x := range all {
+					if slices.Contains(remove, x) {
+						left = append(left, x)
+					}
+				}
+				want[key] = slices.DeleteFunc(all, func(x int) bool { return slices.Contains(remove, x) })
+			}
+			require.ElementsMatch(t, left, g.Take(func(x int) bool { return slices.Contains(remove, x) }))
+		}
+		for key, all := range want {
+			for _, x := range all {
+				next, ok := g.Leave(key)
+				require.True(t, ok)
+				require.Equal(t, x, next)
+			}
+			_, ok := g.Leave(key)
+			require.False(t, ok)
+		}
+	})
+}

@@ -510,13 +510,14 @@ func TestD1_StuckWorkersDelayAnItemByTicks(t *testing.T) {
 func TestD8_AnySequenceOfOperationsKeepsEveryItem(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const capacity = 5
-		ops := rapid.SliceOfN(rapid.IntRange(0, 5), 1, 60).Draw(rt, "operations")
+		ops := rapid.SliceOfN(rapid.IntRange(0, 7), 1, 60).Draw(rt, "operations")
 		concurrency := rapid.IntRange(1, 3).Draw(rt, "concurrency")
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, concurrency, capacity, false)
 			var kept []*item
 			keep := false
 			want := 0
+			var taken []string
 			byName := make(map[string]*item)
 			b.enter = func(name string) bool {
 				if keep {
@@ -552,6 +553,16 @@ func TestD8_AnySequenceOfOperationsKeepsEveryItem(t *testing.T) {
 					kept = nil
 				case 5:
 					keep = !keep
+				case 6:
+					for _, x := range b.Take(func(x *item) bool { return len(x.name)%2 == 0 || x.name[0]%2 == 0 }) {
+						taken = append(taken, x.name)
+					}
+				case 7:
+					for _, x := range kept {
+						taken = append(taken, x.name)
+					}
+					b.Gone(len(kept))
+					kept = nil
 				}
 				time.Sleep(time.Second)
 				synctest.Wait()
@@ -564,7 +575,7 @@ func TestD8_AnySequenceOfOperationsKeepsEveryItem(t *testing.T) {
 				b.Release(x)
 			}
 			time.Sleep(time.Second)
-			ran := b.names()
+			ran := append(b.names(), taken...)
 			require.Len(t, ran, want)
 			slices.Sort(ran)
 			require.Len(t, slices.Compact(ran), want)
@@ -657,5 +668,30 @@ func TestEachVisitsWhatWaits(t *testing.T) {
 		release()
 		synctest.Wait()
 		require.Zero(t, each())
+	})
+}
+
+// Take removes items of the queue, and its room is free for those that wait. The others keep their order.
+func TestE9_TakeRemovesWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 1, 6, true)
+		b.Start()
+		release := b.stuck(t)
+		for i := range 6 {
+			b.push(t, fmt.Sprint(i), nil)
+		}
+		waits := b.reserve(t.Context(), 2)
+		b.Release(&item{name: "released"})
+		var names []string
+		for _, x := range b.Take(func(x *item) bool { return x.name == "released" || x.name == "1" || x.name == "4" }) {
+			names = append(names, x.name)
+		}
+		require.ElementsMatch(t, []string{"released", "1", "4"}, names)
+		synctest.Wait()
+		require.NoError(t, <-waits)
+		require.Empty(t, b.Take(func(*item) bool { return false }))
+		b.Unreserve(2)
+		release()
+		require.Equal(t, []string{"stuck", "0", "2", "3", "5"}, b.names())
 	})
 }

@@ -24,4 +24,8 @@ func TestOrphans(t *testing.T) {
 	o.Set(nil)
 	o.Add("a")
 	require.EqualValues(t, 1, o.Total())
+	require.Zero(t, o.Remove("b"))
+	require.EqualValues(t, 1, o.Remove("a"))
+	require.Zero(t, o.Remove("a"))
+	require.Zero(t, o.Total()+o.Of("a"))
 }
