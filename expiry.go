@@ -236,7 +236,7 @@ func (m *machine) sweep(now time.Time) {
 			m.endLate(d)
 		}
 	}
-	waited := m.delay.Take(late)
+	waited := append(m.delay.Take(late), m.durable.suspects.Take(late)...) // in memory there are no suspects
 	m.ledger.waiting.Add(int64(-len(waited)))
 	end(waited)
 	for _, s := range m.registry.list() {

@@ -861,3 +861,36 @@ func TestE9_ABatchAndATopic(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// An event that waits because it may be what has crashed the process expires, too.
+func TestE9_ASuspect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		var got journal[string]
+		open := func() *eventbus.Bus {
+			bus, _ := disk.open(t, silent(eventbus.WithConcurrency(1))...)
+			notingCalls(t, bus, &got, "s", "a", takesAnHour, eventbus.Timeout(2*time.Hour))
+			require.NoError(t, bus.Start(t.Context()))
+			synctest.Wait()
+			return bus
+		}
+		bus := open()
+		mustPublish(t, bus, "a", "first")
+		for range 3 {
+			mustPublish(t, bus, "a", "late", eventbus.ExpiresIn(time.Minute))
+		}
+		for range 2 {
+			synctest.Wait()
+			disk.crash(bus)
+			bus = open()
+		}
+		require.EqualValues(t, 3, bus.Metrics().Ledger.Waiting, "the first suspect runs alone")
+		time.Sleep(time.Minute + notices)
+		synctest.Wait()
+		require.Len(t, letters(t, bus), 3)
+		requireBalanced(t, bus)
+		require.NotContains(t, got.all(), "s late")
+		disk.crash(bus)
+		time.Sleep(time.Hour) // the handlers return
+	})
+}

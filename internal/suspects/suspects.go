@@ -52,10 +52,20 @@ func (w *Waiting[S]) Ended() {
 }
 
 // Drain removes all that wait.
-func (w *Waiting[S]) Drain() []S {
+func (w *Waiting[S]) Drain() []S { return w.Take(func(S) bool { return true }) }
+
+// Take removes those that wait and for which takes returns true, and returns them. takes must not use w.
+func (w *Waiting[S]) Take(takes func(S) bool) (taken []S) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := w.waiting
-	w.waiting = nil
-	return all
+	var others []S
+	for _, s := range w.waiting {
+		if takes(s) {
+			taken = append(taken, s)
+		} else {
+			others = append(others, s)
+		}
+	}
+	w.waiting = others
+	return taken
 }
