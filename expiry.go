@@ -247,8 +247,14 @@ func (m *machine) sweep(now time.Time) {
 			end(o.takeParked(m.Bus, late))
 		}
 	}
-	end(m.leaveGate(m.keys, late))
-	end(m.pool.Take(late))
+	// Deliveries of an isolated subscription that has ended die as unsubscribed in their turn. They may wait in its gate, which
+	// the registry does not have any more.
+	queued := func(d *dispatch) bool {
+		last := d.seatedAt()
+		return late(d) && (last.gate == nil || last.door.circuit.Gate.Load()&circuit.Removed == 0)
+	}
+	end(m.leaveGate(m.keys, queued))
+	end(m.pool.Take(queued))
 }
 
 // leaveGate takes dispatches that wait for earlier ones of their keys out of a gate.

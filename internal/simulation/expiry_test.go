@@ -71,7 +71,8 @@ func (m *simModel) lookForLate() {
 	}
 	m.sweepAt = 0
 	for _, d := range slices.Clone(m.open) {
-		if d.isLate(m.now) && slices.Contains([]string{"queued", "waiting", "held"}, d.state) {
+		ended := d.state == "queued" && d.rest[len(d.rest)-1].removed && d.rest[len(d.rest)-1].isolated
+		if d.isLate(m.now) && slices.Contains([]string{"queued", "waiting", "held"}, d.state) && !ended {
 			m.endLate(d, 0)
 		}
 	}

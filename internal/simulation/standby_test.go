@@ -90,6 +90,7 @@ type standbyEvent struct {
 	key       string
 	from      *standbyProcess
 	scheduled bool
+	expires   bool
 	began     time.Time
 	returned  time.Time // of Publish, or of the commit; zero before
 	accepted  bool
@@ -514,6 +515,8 @@ func (s *standbySim) calls(p *standbyProcess, sub, n int, in eventbus.Delivery) 
 		s.failf("e%d: s%d is called twice at once", n, sub)
 	case d.handled > 0 && !d.disputed:
 		s.failf("e%d: s%d is called again, and has handled it", n, sub)
+	case !in.Event.Expires.IsZero() && !time.Now().Before(in.Event.Expires):
+		s.failf("e%d: s%d is called, and the event has expired at %v", n, sub, in.Event.Expires)
 	case in.Event.ID != e.id && !e.id.IsZero():
 		s.failf("e%d has the id %s", n, in.Event.ID)
 	}
@@ -524,7 +527,7 @@ func (s *standbySim) calls(p *standbyProcess, sub, n int, in eventbus.Delivery) 
 	for _, other := range s.events {
 		if before := other.at[sub]; e.key != "" && other.key == e.key && other.from == e.from && other != e && !other.scheduled && !e.scheduled && other.accepted &&
 			!other.returned.After(e.began) && slices.Contains(other.must, sub) && (before == nil || before.handled == 0 && !before.disputed && before.running == 0) {
-			if before == nil && !d.disputed && !s.hasLetter(other, sub) {
+			if before == nil && !d.disputed && !s.hasLetter(other, sub) && !other.expires {
 				s.failf("e%d: s%d is called before e%d of the same key", n, sub, other.n)
 			}
 		}
@@ -556,6 +559,12 @@ func (p *standbyProcess) publish(rng *rand.Rand, key string) {
 		if chance(rng, 10) {
 			e.scheduled = true
 			options = append(options, eventbus.After(ms(rng, 2000)))
+		}
+		if expiries := rand.New(rand.NewPCG(s.seed, 5000+uint64(e.n))); s.seed%3 == 0 && chance(expiries, 15) { // so that the others stay as they are
+			options = append(options, eventbus.ExpiresIn(2*time.Second+ms(expiries, pick(expiries, 100, 1000, 10_000))))
+			s.mu.Lock()
+			e.expires = true
+			s.mu.Unlock()
 		}
 		if chance(rng, 30) {
 			p.publishTx(rng, e, options)
