@@ -16,7 +16,8 @@
 // The events have an idempotency key of the schedule's name and the tick: of several processes on one store, and of several
 // attempts, the first one to publish a tick is the only one. The bus remembers the key until the second next tick, at least for 24
 // hours and for eventbus.WithIdempotencyWindow, and at most for 400 days. A tick is not published once its key may be
-// forgotten. Handlers run at least once for each event, as for all events.
+// forgotten. Handlers run at least once for each event, as for all events. A schedule that ticks each second adds 86,400 keys
+// a day, and a bus in memory remembers the last 100,000 keys and ids.
 //
 // A schedule publishes while its bus dispatches: after Start and, with a store, while the bus has the lease. A standby
 // calls Every too, and publishes when it has the lease. While the bus does not dispatch, or Publish fails, the latest tick
