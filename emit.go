@@ -57,13 +57,17 @@ func emit(ctx context.Context, eventType string, payload any, opts []PublishOpti
 		return nil, fmt.Errorf("%w: a middleware of %s runs the handler in a transaction that cannot keep events; publish there", ErrNoTransaction, c.subscription().id)
 	}
 	d, err := b.intake.prepare(ctx, c, true, eventType, payload, opts)
-	if _, encoded := payload.(encodedBefore); err == nil && (encoded || to.encodes) && d.row() == nil {
+	again, _ := payload.(*collectedEvent)
+	if err == nil && (again != nil || to.encodes) && d.row() == nil {
 		d.payload, err = b.intake.encode(payload)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return c.ensureCancellation().emit(c, to, d)
+	if again != nil {
+		d.origin.given = again.Given
+	}
+	return c.ensureCancellation().emit(c, to, d, again != nil)
 }
 
 // ErrNotInHandler is returned by Emit without the context of a running handler.
@@ -104,8 +108,9 @@ func (c *call) within(ctx context.Context, e emitter) (context.Context, *emitter
 	return context.WithValue(ctx, emitterKey{}, &e), &e
 }
 
-// emit keeps an event until the call succeeds.
-func (a *cancellation) emit(c *call, to *emitter, d *dispatch) (kept *dispatch, err error) {
+// emit keeps an event until the call succeeds. One that was collected has its id, and is within limits: those of the call that
+// emitted it.
+func (a *cancellation) emit(c *call, to *emitter, d *dispatch, collected bool) (kept *dispatch, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	config := c.bus().config
@@ -115,6 +120,7 @@ func (a *cancellation) emit(c *call, to *emitter, d *dispatch) (kept *dispatch, 
 		return nil, c.errEnded()
 	case first != nil:
 		return first, d.repeatsInBatch(first)
+	case collected:
 	case len(to.emitted) >= config.queue:
 		return nil, fmt.Errorf("%w: a call may emit %d events", ErrBatchTooLarge, config.queue)
 	case size > config.emittedBytes:
@@ -123,7 +129,7 @@ func (a *cancellation) emit(c *call, to *emitter, d *dispatch) (kept *dispatch, 
 	if d.origin == nil {
 		d.origin = &origin{}
 	}
-	if !d.origin.given {
+	if !d.origin.given && !collected {
 		d.id = c.emittedID(to.depth, len(to.emitted)) // not remembered: a success is recorded once
 	}
 	if to.names == nil {
@@ -186,8 +192,8 @@ func WithMaxEmittedBytes(n int) Option {
 
 // CollectEmitted is for middleware that runs a handler in a transaction of a database, so that what the handler does there happens
 // once. It returns a context for the handler, in which Emit keeps events for the middleware, and a function that ends
-// this and returns them as JSON: nil for none. The middleware calls it when the handler has returned nil, writes the result in its
-// transaction, and calls EmitCollected after the commit, and again in each attempt that does not call the handler because its
+// this and returns them as JSON: nil for none. The middleware calls it when the handler has returned, writes the result of a success in
+// its transaction, and calls EmitCollected after the commit, and again in each attempt that does not call the handler because its
 // transaction is committed. So the events are published whatever fails between the two.
 //
 // Without the context of a running handler, collected returns nil and Emit is an error. Module inbox is such middleware.
@@ -226,9 +232,6 @@ type collectedEvent struct {
 	UntilSettled   bool          `json:"until_settled,omitempty"`
 }
 
-// encodedBefore is the encoded payload of a collectedEvent.
-type encodedBefore []byte
-
 func (b *Bus) collect(emitted []*dispatch) ([]byte, error) {
 	if len(emitted) == 0 {
 		return nil, nil
@@ -248,7 +251,7 @@ func (b *Bus) collect(emitted []*dispatch) ([]byte, error) {
 }
 
 // EmitCollected emits the events that CollectEmitted has returned, in this or an earlier attempt, with their ids. Nil emits
-// nothing.
+// nothing. The limits of Emit were those of the handler's call: they refuse none of its events here.
 //
 // Errors: those of Emit, *DecodeError for other data and for payloads of another codec.
 func EmitCollected(ctx context.Context, collected []byte) error {
@@ -266,21 +269,36 @@ func emitCollected(ctx context.Context, collected []byte) error {
 	if err := json.Unmarshal(collected, &all); err != nil {
 		return &DecodeError{What: "collected events", Err: err}
 	}
-	for _, e := range all {
-		c := callFrom(ctx)
-		if c != nil && e.Codec != c.bus().config.codecName() {
-			return &DecodeError{What: "collected event " + e.ID.String(), Err: fmt.Errorf("the payload was encoded by the codec %q, and this bus has %q", e.Codec, c.bus().config.codecName())}
+	for i := range all { // before the first one is emitted
+		if c, e := callFrom(ctx), &all[i]; c != nil {
+			if reason := e.problem(c.bus().config.codecName()); reason != "" {
+				return &DecodeError{What: "collected event " + e.ID.String(), Err: errors.New(reason)}
+			}
 		}
-		if _, err := emit(ctx, e.Type, encodedBefore(e.Payload), []PublishOption{e.asOption}); err != nil {
+	}
+	for i := range all {
+		e := &all[i]
+		if _, err := emit(ctx, e.Type, e, []PublishOption{e.asOption}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// problem returns why a bus with a codec cannot emit the event, or "".
+func (e *collectedEvent) problem(codec string) string {
+	switch {
+	case e.Codec != codec:
+		return fmt.Sprintf("the payload was encoded by the codec %q, and this bus has %q", e.Codec, codec)
+	case e.ID.IsZero():
+		return "it has no id"
+	}
+	return checkKey(e.Key)
+}
+
 // asOption sets what the event was emitted with.
 func (e *collectedEvent) asOption(p publication) publication {
-	p.id, p.given, p.key, p.metadata = e.ID, e.Given, e.Key, e.Metadata
+	p.id, p.given, p.key, p.metadata = e.ID, true, e.Key, e.Metadata
 	p.once = idempotency{key: e.IdempotencyKey, keep: e.KeepFor, untilSettled: e.UntilSettled}
 	if !e.Due.IsZero() {
 		p.when = &dueOption{at: e.Due}

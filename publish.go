@@ -363,8 +363,8 @@ func (in *intake) publication(ctx context.Context, from *call, opts []PublishOpt
 
 // encode returns an encoded payload, as handlers get it on a bus with a store. A method of the payload may panic.
 func (in *intake) encode(payload any) (encoded any, err error) {
-	if before, ok := payload.(encodedBefore); ok {
-		return in.config.encoded(before), nil
+	if before, ok := payload.(*collectedEvent); ok {
+		return in.config.encoded(before.Payload), nil
 	}
 	refuse := func(err error) error {
 		return &PayloadError{GoType: fmt.Sprintf("%T", payload), Err: err}
