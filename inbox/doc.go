@@ -21,13 +21,20 @@
 // The transaction is committed when the handler has returned nil and its context has not ended. Otherwise it is rolled back,
 // also after a panic.
 //
+// # Emitted events
+//
+// The events of eventbus.Emit are written in the transaction, beside the mark, and the bus gets them after the commit. An attempt
+// that finds the mark gives them to the bus again, with the same ids. So they are published exactly when what the handler does in
+// the transaction is committed. They are published once: the bus drops a repetition within WithIdempotencyWindow. After that, a
+// publisher that repeats the handler's event while its mark is there has its events published again.
+//
 // Two processes may run the handler for one event at the same time: one of them was paused, and the other has taken its work
 // over. The second one to insert the mark waits for the first, or its attempt fails and the next one finds the mark.
 //
-// # The table
+// # The tables
 //
-// New creates the table eventbus_inbox, or the one of WithTable, unless it is there. Where programs may create no tables,
-// create it before:
+// New creates the tables eventbus_inbox and eventbus_inbox_emitted, or those of WithTable, unless they are there. Where programs
+// may create no tables, create them before:
 //
 //	CREATE TABLE eventbus_inbox (
 //		event        VARCHAR(36)  NOT NULL,
@@ -36,13 +43,26 @@
 //		marked       BIGINT       NOT NULL,
 //		PRIMARY KEY (event, subscription, edits)
 //	)
+//	CREATE TABLE eventbus_inbox_emitted (
+//		event        VARCHAR(36)  NOT NULL,
+//		subscription VARCHAR(512) NOT NULL,
+//		edits        INTEGER      NOT NULL,
+//		part         INTEGER      NOT NULL,
+//		data         TEXT         NOT NULL,
+//		PRIMARY KEY (event, subscription, edits, part)
+//	)
 //
-// In MySQL, create it with COLLATE utf8mb4_bin: by default, "Billing" and "billing" are one name there.
+// In MySQL, create them with COLLATE utf8mb4_bin: by default, "Billing" and "billing" are one name there.
+//
+// The second table has the emitted events, in parts of up to 16 KiB in base64. If it is missing and cannot be created, New logs a
+// warning, and eventbus.Emit returns eventbus.ErrNoTransaction in handlers under Once. All else works. All processes of a bus
+// need it, or none: one that cannot read it does not publish what the handlers of another one have emitted.
 //
 // marked is a Unix time in seconds. New also creates an index on it: without one, each removal reads the whole table.
 //
 // Marks that are older than WithRetention, and whose event the bus no longer knows, are removed after calls of handlers: about
-// once a minute those of up to 100 events, and while there are more after every call. Prune does it at once.
+// once a minute those of up to 100 events, and while there are more after every call. What the handlers of these events have
+// emitted is removed with them. Prune does it at once.
 //
 // # Databases
 //

@@ -34,6 +34,7 @@ type Inbox struct {
 	retention time.Duration
 	log       *zap.Logger
 	numbered  bool // placeholders are $1, and not ?
+	emits     bool // the table of emitted events is there
 
 	pruned atomic.Int64 // Unix time in seconds of the last removal
 }
@@ -42,7 +43,7 @@ type Inbox struct {
 type Option func(*Inbox) error
 
 // WithTable sets the name of the table, eventbus_inbox by default: letters, digits and _, behind a schema and a dot if there is
-// one. Buses with different stores need different tables.
+// one. The table of emitted events has the name with _emitted behind it. Buses with different stores need different tables.
 func WithTable(name string) Option {
 	return func(i *Inbox) error {
 		parts := strings.Split(name, ".")
@@ -71,7 +72,7 @@ func WithRetention(d time.Duration) Option {
 	}
 }
 
-// WithLogger sets the logger for failures to remove old marks. The default logs nothing.
+// WithLogger sets the logger for failures to remove old marks, and for a missing table of emitted events. The default logs nothing.
 func WithLogger(l *zap.Logger) Option {
 	return func(i *Inbox) error {
 		if l == nil {
@@ -82,8 +83,9 @@ func WithLogger(l *zap.Logger) Option {
 	}
 }
 
-// New returns an Inbox in a database, and creates its table if it is missing. The bus is the one whose handlers use it. New
-// blocks for a few statements, which ctx bounds.
+// New returns an Inbox in a database, and creates its tables if they are missing. The bus is the one whose handlers use it. New
+// blocks for a few statements, which ctx bounds. Without the table of emitted events the Inbox works, and eventbus.Emit returns
+// eventbus.ErrNoTransaction in its handlers.
 //
 // Errors: *eventbus.OptionError, also for a bus or a database that is nil; *TableError; those of the database, the context's.
 func New(ctx context.Context, bus *eventbus.Bus, db *sql.DB, opts ...Option) (*Inbox, error) {
@@ -114,7 +116,7 @@ func open(ctx context.Context, bus *eventbus.Bus, db *sql.DB, opts []Option) (*I
 	if err := i.setUp(ctx); err != nil {
 		return nil, err
 	}
-	return i, nil
+	return i, i.setUpEmitted(ctx)
 }
 
 // TableError reports a table that is there and is not one of an Inbox, or that could not be created.
@@ -220,7 +222,10 @@ func (i *Inbox) Once(next eventbus.Handler) eventbus.Handler {
 		if run.inbox == i && run.event == d.Event.ID && run.subscription == d.Subscription {
 			return next(ctx, e) // Once is there twice
 		}
-		ran, err := i.once(ctx, d, func(ctx context.Context) error { return next(ctx, e) })
+		ran, emitted, err := i.once(ctx, d, func(ctx context.Context) error { return next(ctx, e) })
+		if err == nil {
+			err = eventbus.EmitCollected(ctx, emitted)
+		}
 		if ran && err == nil {
 			i.pruneSometimes(ctx)
 		}
@@ -230,35 +235,43 @@ func (i *Inbox) Once(next eventbus.Handler) eventbus.Handler {
 
 var errNoDelivery = errors.New("inbox: the context is not that of a handler: a bus must call it")
 
-// once runs f in a transaction with the mark of a delivery.
-func (i *Inbox) once(ctx context.Context, d eventbus.Delivery, f func(context.Context) error) (ran bool, err error) {
+// once runs f in a transaction with the mark of a delivery. It returns what f has emitted, in this attempt or in the one that has
+// committed the mark.
+func (i *Inbox) once(ctx context.Context, d eventbus.Delivery, f func(context.Context) error) (ran bool, emitted []byte, err error) {
 	tx, err := i.db.BeginTx(ctx, nil)
 	if err != nil {
-		return false, fmt.Errorf("inbox: begin: %w", err)
+		return false, nil, fmt.Errorf("inbox: begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // also when f panics; after a commit it does nothing
 	m := markOf(d)
 	found, err := i.find(ctx, tx, m)
-	if err != nil || found {
-		return false, err
+	if err != nil {
+		return false, nil, err
+	}
+	if found {
+		emitted, err = i.emitted(ctx, tx, m)
+		return false, emitted, err
 	}
 	if err := i.insert(ctx, tx, m); err != nil {
 		_ = tx.Rollback()
-		if found, _ := i.find(ctx, i.db, m); found {
-			return false, nil // another transaction has inserted it meanwhile
+		if found, _ := i.find(ctx, i.db, m); found { // another transaction has inserted it meanwhile
+			emitted, err = i.emitted(ctx, i.db, m)
 		}
-		return false, err
+		return false, emitted, err
 	}
-	if err := f(context.WithValue(ctx, txOfHandler{}, handlerTx{i, tx, d.Event.ID, d.Subscription})); err != nil {
-		return true, err
+	if emitted, err = i.collect(ctx, tx, d, f); err != nil {
+		return true, nil, err
+	}
+	if err := i.keep(ctx, tx, m, emitted); err != nil {
+		return true, nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return true, err
+		return true, nil, err
 	}
 	if err := tx.Commit(); err != nil {
-		return true, fmt.Errorf("inbox: commit: %w", err)
+		return true, nil, fmt.Errorf("inbox: commit: %w", err)
 	}
-	return true, nil
+	return true, emitted, nil
 }
 
 // mark says that a subscription has handled an event. An earlier process may have inserted it under a former name of the
@@ -275,17 +288,28 @@ func markOf(d eventbus.Delivery) mark {
 	return mark{d.Event.ID.String(), slices.Compact(names), d.Edits}
 }
 
-type querier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+// where returns the condition of the rows of a mark.
+func (m mark) where() string {
+	return "event = ? AND edits = ? AND subscription IN (" + placeholders(len(m.names)) + ")"
 }
 
-func (i *Inbox) find(ctx context.Context, q querier, m mark) (bool, error) {
+// args returns the arguments of where.
+func (m mark) args() []any {
 	args := []any{m.event, m.edits}
 	for _, name := range m.names {
 		args = append(args, name)
 	}
+	return args
+}
+
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func (i *Inbox) find(ctx context.Context, q querier, m mark) (bool, error) {
 	var n int
-	if err := q.QueryRowContext(ctx, i.sql("SELECT count(*) FROM ~ WHERE event = ? AND edits = ? AND subscription IN ("+placeholders(len(m.names))+")"), args...).Scan(&n); err != nil {
+	if err := q.QueryRowContext(ctx, i.sql("SELECT count(*) FROM ~ WHERE "+m.where()), m.args()...).Scan(&n); err != nil {
 		return false, fmt.Errorf("inbox: look for a mark: %w", err)
 	}
 	return n > 0, nil
@@ -315,7 +339,7 @@ func (i *Inbox) pruneSometimes(ctx context.Context) {
 	}
 }
 
-// Prune removes the marks of up to 100 events, those with the oldest marks that are older than WithRetention, if the bus no
+// Prune removes the marks of up to 100 events and what their handlers have emitted, those with the oldest marks that are older than WithRetention, if the bus no
 // longer knows the event. It returns how many events they were of. It asks the bus for each event and blocks for that, and
 // ctx bounds it.
 //
@@ -355,6 +379,9 @@ func (i *Inbox) prune(ctx context.Context) (int, error) {
 		}
 	}
 	if len(gone) > 0 {
+		if err := i.forgetEmitted(ctx, gone); err != nil {
+			return 0, err
+		}
 		if _, err := i.db.ExecContext(ctx, i.sql("DELETE FROM ~ WHERE event IN ("+placeholders(len(gone))+")"), gone...); err != nil {
 			return 0, err
 		}
