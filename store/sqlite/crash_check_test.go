@@ -214,16 +214,17 @@ func (o *crashOracle) check(d *crashDump, settled bool) {
 	o.checkRecords(d, found)
 	o.checkLetters(d, found)
 	rows := o.checkHistory(d)
-	for name, e := range o.open {
+	for _, e := range o.parentsFirst() {
+		o.checkEmitted(e, found)
 		if e.given && e.acked && !e.cancelling && !d.known[e.id] {
 			o.violate("E6", e, "its id is not remembered")
 		}
-		over := o.settle(e, found[name])
+		over := o.settle(e, found[e.name])
 		if o.wholeHistory {
-			o.checkHistoryOf(e, rows, found[name], over)
+			o.checkHistoryOf(e, rows, found[e.name], over)
 		}
-		if over {
-			delete(o.open, name)
+		if over && !e.awaitsParent() {
+			delete(o.open, e.name)
 		}
 	}
 	for name, want := range o.orders {
@@ -242,6 +243,9 @@ func (o *crashOracle) check(d *crashDump, settled bool) {
 	}
 	if o.clean && d.meta.held {
 		o.violate("S2", nil, "Shutdown has returned, and the lease has not ended")
+	}
+	if settled && o.emissions > 0 {
+		o.checkChildren()
 	}
 	if left := append(d.records, d.waiting...); settled && len(left) > 0 {
 		o.violate("Q1", nil, "%d records are left, the first is %+v", len(left), left[0])

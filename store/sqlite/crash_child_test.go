@@ -227,6 +227,9 @@ func (c *crashChild) handler(sub string) eventbus.Handler {
 		if b.publish {
 			c.publish(ctx, fmt.Sprintf("%d.h%d.%d", c.spec.Life, c.spec.Standby, c.nested.Add(1)), "mail.x", "", 0, eventbus.EventID{})
 		}
+		if !c.emitChildren(ctx, p.Name, sub) {
+			return ctx.Err() // no outcome
+		}
 		if b.sleep > 0 && !c.spec.Quiet {
 			time.Sleep(b.sleep)
 		}

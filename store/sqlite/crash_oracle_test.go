@@ -42,6 +42,7 @@ type crashOracle struct {
 	acknowledged, reruns, replays, purges, cancels, crashLetters, neverRan int
 	byBeside, settled                                                      int
 	takeOvers, transactions, rolledBack                                    int
+	children, emitters, emissions                                          int
 }
 
 // crashEvent is what is known of an event.
@@ -56,6 +57,8 @@ type crashEvent struct {
 	waits                          bool // the last copy has it as an incoming event, which gets further targets
 	inTx                           bool // it was published in a transaction, and no copy has shown yet whether that committed
 	targets                        []*crashTarget
+	parent                         *crashEvent  // its handler emits the event; nil if it was published
+	by                             *crashTarget // that handler
 	lines                          []string
 }
 
@@ -239,6 +242,8 @@ func (o *crashOracle) readEvent(e *crashEvent, f []string) {
 		case "late":
 			e.cancelling = false
 		}
+	case "P", "PA":
+		o.readEmitted(e, f)
 	case "S":
 		o.readStart(e, f)
 	case "R":
@@ -289,6 +294,9 @@ func (o *crashOracle) readStart(e *crashEvent, f []string) {
 	}
 	if e.id = f[6]; e.refused {
 		o.violate("D7", e, "%s runs, and Publish returned an error that says that nothing was accepted", t.name)
+	}
+	if e.parent != nil && e.by.ok == 0 {
+		o.violate("D15", e, "%s runs, and %s of %s has not succeeded", t.name, e.by.name, e.parent.name)
 	}
 	if e.cancelled {
 		o.violate("K", e, "%s runs after Cancel returned nil", t.name)

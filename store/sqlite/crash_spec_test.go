@@ -40,6 +40,7 @@ type crashSpec struct {
 	Standbys   int           // processes that wait for the lease beside it
 	Standby    int           // it is one of these, from 1
 	Tx         bool          // it publishes in transactions of its own, too
+	Emit       bool          // its handlers emit events
 	Pause      bool
 	Fault      bool // a commit fails, and with it the store
 	Shutdown   time.Duration

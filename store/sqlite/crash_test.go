@@ -26,6 +26,7 @@ var (
 
 	crashStandbys = flag.Int("standbys", 0, "number of standbys beside most processes of TestCrash, which take over and are killed in turn")
 	crashTx       = flag.Bool("tx", false, "let the processes of TestCrash publish in transactions of their own, too")
+	crashEmit     = flag.Bool("emit", false, "let the handlers of TestCrash emit events, too")
 )
 
 // killsPerFile is the number of kills before everything must settle, and a new file begins.
@@ -40,7 +41,8 @@ const killsPerFile = 50
 // In some of the processes the store keeps a history. Beside some, another process publishes, works on
 // the dead letters and gives orders, and is killed later, or earlier. With -standbys, standbys publish beside most of
 // them. When the bus with the lease is killed, one takes over, is killed, the next one takes over, and so on. With -tx, the
-// processes publish in transactions of a table of their own in the file, and commit them or roll them back.
+// processes publish in transactions of a table of their own in the file, and commit them or roll them back. With -emit, handlers
+// emit events before they succeed or fail, and each copy has both the success of a handler and its events, or neither.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	kills, seed := *crashKills, *crashSeed
@@ -83,6 +85,7 @@ type crashRun struct {
 	crashLetters, neverRan                       int
 	besides, byBeside, settled                   int // processes beside, what they acknowledged, rows of the history
 	takeOvers, transactions, rolledBack          int
+	children, emitters, emissions                int // events that were emitted, by how many handlers, and calls of Emit
 	slowestOpen                                  time.Duration
 	largestLog                                   int64
 }
@@ -122,6 +125,9 @@ func (r *crashRun) file() {
 	r.takeOvers += r.oracle.takeOvers
 	r.transactions += r.oracle.transactions
 	r.rolledBack += r.oracle.rolledBack
+	r.children += r.oracle.children
+	r.emitters += r.oracle.emitters
+	r.emissions += r.oracle.emissions
 	require.NoError(t, out.Close())
 	require.NoError(t, os.RemoveAll(r.dir))
 }
@@ -132,6 +138,7 @@ func (r *crashRun) life(spec *crashSpec) (killed bool) {
 	spec.Path, spec.Seed, spec.Life, spec.Born, spec.Began = r.path(), r.seed, r.lives, r.born, time.Now()
 	spec.Beside = spec.Beside && r.oracle.checked
 	spec.Tx = *crashTx && !spec.Quiet
+	spec.Emit = *crashEmit
 	r.plan.standbys(spec, r.oracle.checked)
 	r.lives += 1 + spec.Standbys // each that takes over is a process with the lease
 	text, err := json.Marshal(spec)
@@ -385,6 +392,10 @@ func (r *crashRun) report(points []string) {
 	t.Logf("%d processes beside, which acknowledged %d operations; %d dispatches in the histories", r.besides, r.byBeside, r.settled)
 	if *crashStandbys > 0 || *crashTx {
 		t.Logf("%d standbys took over; %d transactions committed an event, %d did not commit", r.takeOvers, r.transactions, r.rolledBack)
+	}
+	if *crashEmit {
+		t.Logf("%d children of %d handlers that succeeded, %d emitted by attempts that did not: children neither lost nor doubled",
+			r.children, r.emitters, r.emissions-r.children)
 	}
 	t.Logf("%d kills (%d at failpoints, %d in recovery), %d acknowledged, 0 lost, %d handler reruns, failpoints hit %d/%d",
 		r.kills, r.atPoints, r.inRecovery, r.acknowledged, r.reruns, hit, len(points))

@@ -97,6 +97,9 @@ func (c *crashChild) intend(name, eventType, key string, delay time.Duration, id
 		given = id.String()
 		opts = append(opts, eventbus.ID(id))
 	}
+	if hasFixedID := !id.IsZero() || strings.Contains(name, "/"); hasFixedID && hashOf("once", name)%3 == 0 {
+		opts = append(opts, eventbus.IdempotencyKey(name), eventbus.UntilSettled())
+	}
 	payload, err := json.Marshal(payloadOf(name))
 	if err != nil {
 		panic(err)
