@@ -155,8 +155,10 @@ type cancellation struct {
 	done     chan struct{}
 	err      error // set when the call has ended
 	onDone   map[*func()]func()
-	waits    int     // PublishAndWait calls in progress
-	own      emitter // what the call has emitted
+	waits    int        // PublishAndWait calls in progress
+	own      emitter    // what the call has emitted
+	inner    []*emitter // and what parts of it have emitted in transactions
+	numbered int        // number of those with a number as the scope
 }
 
 // What context.Cause reads of a call that has ended.
@@ -329,6 +331,7 @@ func (a *cancellation) end(c *call) {
 		go f()
 	}
 	a.onDone = nil
+	a.dropEmittedLocked(c.word.State() == deadline.Ended)
 	if a.waits > 0 {
 		c.resumed()
 	}
@@ -453,6 +456,7 @@ func (m *machine) handlerExited(w *worker, c *call, err error) {
 	}
 	w.lost = true
 	c.cancel()
+	c.takeEmitted()
 	if err == nil {
 		err = ErrHandlerExited
 	}

@@ -261,6 +261,9 @@ func (r *registry) ifPresent(s *Subscription, do func()) bool {
 func (r *registry) ofRecordLocked(name string, of *record) *Subscription {
 	s, ok := r.all.Find(name)
 	old := r.removed[name]
+	if letters := of.Type == deadLetterType; ok && s.letters != letters {
+		return r.otherKind(name, letters)
+	}
 	switch {
 	case !ok && old == nil:
 		return nil

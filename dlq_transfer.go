@@ -316,22 +316,30 @@ type letterLine struct {
 // parseLetter returns the letter of a line, or the reason why it is invalid. The letter does not
 // reference the memory of the line.
 func parseLetter(line []byte) (*DeadLetter, string) {
+	l, reason := decodeLetterLine(line)
+	if reason != "" {
+		return nil, reason + "; Import reads the output of Export"
+	}
+	if reason := l.invalid(); reason != "" {
+		return nil, reason
+	}
+	return l, ""
+}
+
+// decodeLetterLine is parseLetter for a line that the bus has written itself: it may be of an event that could not be taken in.
+func decodeLetterLine(line []byte) (*DeadLetter, string) {
 	l := &DeadLetter{}
 	in := letterLine{DeadLetter: l}
 	in.Failures = failureField{Name: "failures", First: firstFailures, Last: lastFailures, Normal: normalFailure}
 	if err := json.Unmarshal(line, &in); err != nil {
-		return nil, texts.Shorten(err.Error(), 400) + "; Import reads the output of Export"
+		return nil, texts.Shorten(err.Error(), 400)
 	}
 	l.Event = in.Event.Event
 	l.Event.Payload, l.Event.Metadata = in.Event.Payload.Value(), in.Event.Metadata.metadata
 	l.Original = in.Original.Value()
 	l.Succeeded, l.NotReached = in.Succeeded.Values, in.NotReached.Values
 	l.Failures = in.Failures.Kept()
-	omitted := in.Failures.Count - len(l.Failures)
-	if reason := l.invalid(); reason != "" {
-		return nil, reason
-	}
-	l.FailuresOmitted += omitted
+	l.FailuresOmitted += in.Failures.Count - len(l.Failures)
 	l.Fingerprint = l.Group().Fingerprint
 	return l, ""
 }

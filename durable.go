@@ -45,6 +45,8 @@ type durable struct {
 	orphans   room.Orphans // deliveries of missing subscriptions, which the quota does not count
 	answering semaphore    // held while requests are answered
 
+	cataloging semaphore // held while the catalogs of other buses are read
+
 	atStart []string // names of the subscriptions when Start was called; immutable then
 	yielded sync.Map // instances to which the lease was handed over, or left, to nil
 
@@ -57,7 +59,7 @@ func (j *durable) connect() error {
 	if lock, ok := j.config.store.(driver.TxLock); ok {
 		j.locks.HoldsLock = lock.HoldsLock
 	}
-	j.feeder, j.answering = newFeeder(j.Bus), make(semaphore, 1)
+	j.feeder, j.answering, j.cataloging = newFeeder(j.Bus), make(semaphore, 1), make(semaphore, 1)
 	if err := j.useStore(); err != nil {
 		return err
 	}

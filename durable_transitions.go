@@ -403,9 +403,12 @@ func (j *durable) submitOpening(c *change) {
 	}
 }
 
-// follow takes in what the events must follow. While the store is blocked, the change waits.
+// follow waits for what the events must follow: earlier publications of their ids whose outcomes are unknown, and what it takes in.
+// While the store is blocked, the change waits.
 func (j *durable) follow(c *opening) {
-	for j.takeInFirst(context.Background(), c) != nil && j.time.Sleep(j.feeder.claimsContext(), busyPause) {
+	claims := j.feeder.claimsContext() // a restart waits for the change, and resolves the unknown outcomes afterwards
+	_ = j.unknown.await(claims, j.gaveUp, c)
+	for j.takeInFirst(context.Background(), c) != nil && j.time.Sleep(claims, busyPause) {
 	}
 }
 

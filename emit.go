@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"sync"
 	"time"
 )
 
@@ -14,7 +16,8 @@ import (
 // With a store, the events are in the commit that records the success. If the handler's event has further targets, that commit
 // is made before the next one runs. In memory, the bus accepts the events after the success, before the handler's event has
 // settled. Then they are published: their time, their order by Key and their subscriptions are those of that instant. They
-// wait for no room, as with any publication of a handler. PublishAndWait of the handler's event does not wait for them.
+// wait for no room, as with any publication of a handler. After counts from the call of Emit. PublishAndWait of the handler's event does
+// not wait for them.
 //
 // An event without ID has an id that derives from the handler's event, the name under which the delivery was recorded, the number of
 // edits, and how many events the call has emitted before. An operator can let the handler succeed a second time, by an import and
@@ -27,12 +30,12 @@ import (
 // With InTx, the events are written in the handler's transaction, as PublishTx does. Middleware that runs the handler in
 // a transaction of its own collects them: see CollectEmitted.
 //
-// One call of a handler may emit as many events as the queue has room for, and their encoded payloads may have 16 MiB:
+// One call of a handler may emit as many events as WithQueueCapacity allows in the queue, and their encoded payloads may have 16 MiB:
 // see WithMaxEmittedBytes. Emit does not block, and is safe for concurrent use.
 //
 // Errors: ErrNotInHandler without the context of a running handler, also after its timeout; ErrBatchTooLarge;
 // ErrNoTransaction in middleware that cannot keep events (WithoutEmit); *EventError, *OptionError, *PayloadError, ErrDuplicateID,
-// ErrNilContext, the context's. After an error the event is not emitted, and the handler may go on.
+// ErrNilContext, ErrStoreFailed while the bus reopens the store, ErrShutdown, the context's. After an error the event is not emitted, and the handler may go on.
 func Emit(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	d, err := emit(ctx, eventType, payload, opts)
 	if err != nil {
@@ -81,9 +84,9 @@ func (c *call) errEnded() error {
 // emitter keeps what a call has emitted, or what a part of it has emitted in a transaction. cancellation.mu of the call guards the fields
 // but those that are fixed.
 type emitter struct {
-	call    *call // fixed, and so are depth, encodes and refuses
-	depth   int   // number of transactions around it
-	encodes bool  // its events are kept elsewhere, encoded
+	call    *call  // fixed, and so are scope, encodes and refuses
+	scope   string // tells its derived ids from those of the call's other emitters
+	encodes bool   // its events are kept elsewhere, encoded
 	refuses bool
 
 	ended   bool
@@ -104,8 +107,34 @@ func (c *call) emitter(ctx context.Context) *emitter {
 
 // within returns a context in which Emit keeps events in an emitter of its own.
 func (c *call) within(ctx context.Context, e emitter) (context.Context, *emitter) {
-	e.call, e.depth = c, c.emitter(ctx).depth+1
+	e.call = c
+	c.ensureCancellation().adds(&e)
 	return context.WithValue(ctx, emitterKey{}, &e), &e
+}
+
+// scopeInTx is that of the emitter of InTx, of which a call has one at most.
+const scopeInTx = "tx"
+
+// adds adds an emitter. If a later attempt skips the transaction of InTx, the numbers of others are the same.
+func (a *cancellation) adds(e *emitter) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.inner = append(a.inner, e)
+	if e.scope != scopeInTx {
+		a.numbered++
+		e.scope = strconv.Itoa(a.numbered)
+	}
+}
+
+// dropEmittedLocked forgets what the call has emitted, when it has ended: a handler may keep its context. What a success has emitted in the
+// call itself is taken afterwards.
+func (a *cancellation) dropEmittedLocked(succeeds bool) {
+	for _, e := range a.inner {
+		e.ended, e.emitted, e.names = true, nil, nil
+	}
+	if a.inner = nil; !succeeds {
+		a.own = emitter{ended: true}
+	}
 }
 
 // emit keeps an event until the call succeeds. One that was collected has its id, and is within limits: those of the call that
@@ -115,9 +144,14 @@ func (a *cancellation) emit(c *call, to *emitter, d *dispatch, collected bool) (
 	defer a.mu.Unlock()
 	config := c.bus().config
 	size := to.bytes + len(payloadBytes(d.payload))
-	switch first := d.firstOf(to.names); {
-	case a.err != nil || to.ended || !c.running():
+	if !d.from().given && !collected {
+		d.id = c.emittedID(to.scope, len(to.emitted)) // not remembered: a success is recorded once
+	}
+	switch first := to.first(d); {
+	case a.err != nil || !c.running():
 		return nil, c.errEnded()
+	case to.ended:
+		return nil, fmt.Errorf("%w: the handler has ended, and a middleware goes on", ErrNotInHandler)
 	case first != nil:
 		return first, d.repeatsInBatch(first)
 	case collected:
@@ -129,23 +163,28 @@ func (a *cancellation) emit(c *call, to *emitter, d *dispatch, collected bool) (
 	if d.origin == nil {
 		d.origin = &origin{}
 	}
-	if !d.origin.given && !collected {
-		d.id = c.emittedID(to.depth, len(to.emitted)) // not remembered: a success is recorded once
-	}
 	if to.names == nil {
 		to.names = make(map[givenName]*dispatch)
 	}
-	for _, name := range d.names() {
+	for _, name := range append(d.names(), idName(d.id)) {
 		to.names[name] = d
 	}
 	to.emitted, to.bytes = append(to.emitted, d), size
 	return d, nil
 }
 
+// first returns the event that has the id or the key of another one, or nil.
+func (e *emitter) first(d *dispatch) *dispatch {
+	if first := d.firstOf(e.names); first != nil {
+		return first
+	}
+	return e.names[idName(d.id)] // it was collected, and has no ID
+}
+
 // emittedID returns the id of an event without ID. No ChildID is equal: the names of those begin with a quote.
-func (c *call) emittedID(depth, index int) EventID {
+func (c *call) emittedID(scope string, index int) EventID {
 	d := c.dispatch
-	return DeriveID(d.id, fmt.Sprintf("emitted %q %d %d %d", d.to.nameAt(c.target), d.replay().edits, depth, index))
+	return DeriveID(d.id, fmt.Sprintf("emitted %q %d %s %d", d.to.nameAt(c.target), d.replay().edits, scope, index))
 }
 
 // takeEmitted returns what the handler has emitted, after the call has ended.
@@ -196,14 +235,14 @@ func WithMaxEmittedBytes(n int) Option {
 // its transaction, and calls EmitCollected after the commit, and again in each attempt that does not call the handler because its
 // transaction is committed. So the events are published whatever fails between the two.
 //
-// Without the context of a running handler, collected returns nil and Emit is an error. Module inbox is such middleware.
+// The function returns the same each time. Without the context of a running handler, it returns nil and Emit is an error. Module inbox is such middleware.
 func CollectEmitted(ctx context.Context) (inner context.Context, collected func() ([]byte, error)) {
 	c := callFrom(ctx)
 	if c == nil {
 		return ctx, func() ([]byte, error) { return nil, nil }
 	}
 	inner, e := c.within(ctx, emitter{encodes: true})
-	return inner, func() ([]byte, error) { return c.bus().collect(c.takeEmittedIn(e)) }
+	return inner, sync.OnceValues(func() ([]byte, error) { return c.bus().collect(c.takeEmittedIn(e)) })
 }
 
 // WithoutEmit returns a context in which Emit returns ErrNoTransaction. It is for middleware that runs a handler in a transaction of a

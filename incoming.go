@@ -53,6 +53,8 @@ func (j *durable) decodeIncoming(in *driver.Incoming) (e incomingEvent, invalid 
 	switch offence := route.CheckType(in.Record.Type); {
 	case offence != nil:
 		invalid = typeError(in.Record.Type, offence)
+	case in.Record.Type == deadLetterType && in.Record.Replay == nil:
+		invalid = reservedType()
 	case in.Codec != codec:
 		invalid = fmt.Errorf("the payload was encoded by the codec %q, and this bus has %q", in.Codec, codec)
 	case len(in.Record.Payload) > j.config.payloadLimit && in.Record.Replay == nil:
@@ -320,13 +322,18 @@ func (w *batch) refuse(r *refusal) {
 func (m *machine) applyRefusal(r *refusal) {
 	m.ledger.accepted.Add(1)
 	r.d.to.counters.events.Add(1)
-	outcome := DeadLettered
 	if r.letter == nil {
-		outcome = Unrouted
 		m.log.Warn("event refused: it matches no subscription, so there is no dead letter", zap.Stringer("event_id", r.d.id),
 			zap.String("event_type", r.d.to.eventType), zap.String("reason", string(r.reason)), zap.Error(r.why))
 	}
-	m.applySettle(r.d, outcome, r.letter)
+	m.applySettle(r.d, r.outcome(), r.letter)
+}
+
+func (r *refusal) outcome() Outcome {
+	if r.letter == nil {
+		return Unrouted
+	}
+	return DeadLettered
 }
 
 // commit waits for a batch of the feeder.

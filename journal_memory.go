@@ -117,13 +117,14 @@ func (j *memoryJournal) refuse(d *dispatch, reason Reason, why error) {
 	j.machine.applyRefusal(r)
 }
 
-// keep keeps a letter, and accepts its event.
+// keep keeps a letter, if there is one, and accepts its events. The key of the dispatch is free before a handler of letters runs.
 func (j *memoryJournal) keep(d *dispatch, letter *keptLetter) {
 	if letter != nil {
 		j.kept.add(letter) // before tell: it numbers the letter
-		told, _ := j.machine.tell(d, letter)
-		j.acceptEmitted(told)
 	}
+	j.intake.given.settled(d)
+	told, _ := j.machine.tell(d, letter)
+	j.acceptEmitted(told)
 }
 
 // acceptEmitted accepts what a handler has emitted, before its event settles. Nothing refuses a success.
@@ -154,7 +155,6 @@ func (j *memoryJournal) acceptEmitted(emitted []*dispatch) {
 
 func (j *memoryJournal) keepAndSettle(d *dispatch, outcome Outcome, letter *keptLetter) {
 	j.keep(d, letter)
-	j.intake.given.settled(d)
 	j.machine.applySettle(d, outcome, letter)
 }
 

@@ -78,8 +78,7 @@ func (j *durable) acquire(ctx context.Context, wait bool) error {
 	j.feeder.looks.Store(true)
 	err = j.operators.obeyOthers()
 	_, failed := j.countUnsettled(ctx)
-	all, unread := j.instances(ctx)
-	j.registry.letters.setElsewhere(all, j.instance)
+	_, unread := j.lookAtCatalogs(ctx)
 	if err := errors.Join(err, failed, unread, j.resumeRetired(ctx)); err != nil {
 		return err
 	}
@@ -294,12 +293,11 @@ func (j *durable) instances(ctx context.Context) ([]instance, error) {
 // removes the catalogs of buses that are gone.
 func (j *durable) lookAtInstances() {
 	claims, epoch := j.feeder.claimsContext(), j.store.epoch.Load()
-	all, err := j.instances(claims)
+	all, err := j.lookAtCatalogs(claims)
 	if err != nil {
 		j.feeder.failed(claims, err)
 		return
 	}
-	j.registry.letters.setElsewhere(all, j.instance)
 	mine := slices.IndexFunc(all, func(in instance) bool { return in.Instance == j.instance })
 	if epoch == 0 || mine < 0 || !j.feeder.runs.Load() || !j.dispatches() || j.lifecycle.ending.Load() {
 		return
@@ -310,7 +308,7 @@ func (j *durable) lookAtInstances() {
 		_, yielded := j.yielded.Load(in.Instance)
 		switch {
 		case in.Instance == j.instance:
-		case in.Active || in.idle > standbyForgotten || !in.lives && now.Sub(in.seen) > catalogKept:
+		case in.isGone(now):
 			w := newBatch(j.time)
 			w.Catalog = &driver.Catalog{Instance: in.Instance}
 			w.Epoch = epoch // if another bus has the lease now, the catalog may be its own
@@ -320,6 +318,28 @@ func (j *durable) lookAtInstances() {
 			return
 		}
 	}
+}
+
+// isGone reports whether the catalog of another bus is left over, if this bus has the lease: that of the one that had it before, or of a
+// standby that has ended.
+func (in *instance) isGone(now time.Time) bool {
+	return in.Active || in.idle > standbyForgotten || !in.lives && now.Sub(in.seen) > catalogKept
+}
+
+// lookAtCatalogs finds out which handlers of dead letters other buses have. For a tool, which has the lease for a moment, that is the bus
+// that had it before, too. It returns the catalogs.
+func (j *durable) lookAtCatalogs(ctx context.Context) ([]instance, error) {
+	j.cataloging.Lock() // of two reads, the later one counts
+	defer j.cataloging.Unlock()
+	all, err := j.instances(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := j.time.Now().UTC
+	j.registry.letters.setElsewhere(slices.DeleteFunc(slices.Clone(all), func(in instance) bool {
+		return in.Instance == j.instance || in.isGone(now) && !j.config.tool
+	}))
+	return all, nil
 }
 
 // yieldsTo reports whether a standby that lives has all subscriptions that the bus had when it started, and more.

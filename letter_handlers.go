@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/route"
 )
 
@@ -17,16 +18,17 @@ import (
 //
 // The letter and its delivery to the handler are one step: with a store one commit, so a crash loses neither, and a call may
 // be repeated. Each handler receives a letter by itself, in no order, as an event of type "eventbus.dead_letter" whose id is
-// that of the letter, which Event, Dispatches and FromContext show. It has the metadata of the event that died. The letter
-// that the handler gets is a copy; from a store, its payloads are encoded (json.RawMessage, or EncodedPayload). The letter itself stays
-// in the queue of dead letters, where it may be replayed or purged before the handler has run.
+// that of the letter, which Event, Dispatches and FromContext show. It has the metadata of the event that died. The handler gets a copy of
+// the letter. With a store, and with WithEncodedPayloads, its payloads are encoded (json.RawMessage, or EncodedPayload), and
+// its failures have the texts of errors only. The letter itself stays in the queue of dead letters, where it may be replayed or
+// purged before the handler has run.
 //
-// If the queue of a bus in memory has no room, or the line of the handler, the delivery becomes a dead letter with ReasonOverflow. If
-// the handler fails, the delivery becomes one, which can be replayed. No handler gets letters of these, letters with
+// If the queue of a bus in memory has no room, as while publishers wait for it, or the line of the handler, the delivery becomes a
+// dead letter with ReasonOverflow. If the handler fails, the delivery becomes one, which can be replayed. No handler gets letters of these, letters with
 // ReasonShutdown, and imported ones. A replay of a letter calls the handler again only if the event dies again.
 //
-// With a store, the bus with the lease also opens deliveries for the handlers of other processes, by the names in the catalogs of
-// the store: they are parked until a bus with the handler has the lease.
+// With a store, the bus with the lease also opens deliveries for the handlers of standbys, by the names in their catalogs: they are
+// parked until a bus with the handler has the lease.
 //
 // Errors: those of Subscribe.
 func (b *Bus) OnDeadLetter(pattern string, handle func(ctx context.Context, letter DeadLetter) error, opts ...SubscribeOption) (*Subscription, error) {
@@ -44,6 +46,10 @@ func (b *Bus) OnDeadLetter(pattern string, handle func(ctx context.Context, lett
 
 // deadLetterType is the type of the event that a letter is for its handlers.
 const deadLetterType = "eventbus.dead_letter"
+
+func reservedType() error {
+	return &EventError{Field: "type", Value: deadLetterType, Reason: "is reserved for the events of OnDeadLetter; choose another type"}
+}
 
 func letterHandler(b *Bus, handle func(ctx context.Context, letter DeadLetter) error) Handler {
 	return func(ctx context.Context, e Event) error {
@@ -64,7 +70,10 @@ func (c *config) letterOf(payload any) (DeadLetter, error) {
 	if line == nil {
 		return DeadLetter{}, &PayloadTypeError{EventType: deadLetterType, Want: "eventbus.DeadLetter", Got: fmt.Sprintf("%T", payload)}
 	}
-	l, reason := parseLetter(line)
+	l, reason := decodeLetterLine(line)
+	if reason == "" && l.ID.IsZero() {
+		reason = "it has no id"
+	}
 	if reason != "" {
 		return DeadLetter{}, &PayloadTypeError{EventType: deadLetterType, Want: "eventbus.DeadLetter", Got: "json.RawMessage", Err: errors.New(reason)}
 	}
@@ -108,13 +117,13 @@ type letterHandlerElsewhere struct {
 	pattern *route.Pattern
 }
 
-// setElsewhere reads the handlers of other buses from the catalogs of the store.
-func (r *letterRoutes) setElsewhere(all []instance, own string) {
+// setElsewhere sets the handlers of other buses, from their catalogs.
+func (r *letterRoutes) setElsewhere(others []instance) {
 	var elsewhere []letterHandlerElsewhere
-	for _, in := range all {
+	for _, in := range others {
 		for _, s := range in.Subscriptions {
 			pattern, offence := route.Parse(s.Pattern)
-			if in.Instance != own && s.DeadLetters && offence == nil {
+			if s.DeadLetters && offence == nil {
 				elsewhere = append(elsewhere, letterHandlerElsewhere{append([]string{s.Subscription}, s.Formerly...), pattern})
 			}
 		}
@@ -140,44 +149,73 @@ func (r *registry) routesOf(s *Subscription) route.Router[*Subscription, *target
 	return r.routes
 }
 
-// handlersOfLetters returns the targets for a letter of an event type, and whether some are of other buses.
-func (r *registry) handlersOfLetters(eventType string) (to *targets, missing bool) {
-	to = matching(r.letters.table, eventType)
+// handlersOfLetters returns the targets for a letter of an event type, each by itself, and whether some are of other buses.
+func (r *registry) handlersOfLetters(eventType string) (each []*targets, missing bool) {
+	to := matching(r.letters.table, eventType)
+	if each = to.each; each == nil && len(to.subscriptions) > 0 {
+		each = []*targets{to}
+	}
 	elsewhere := r.letters.elsewhere.Load()
 	if elsewhere == nil {
-		return to, false
+		return each, false
 	}
-	var absent []*Subscription
-	for _, h := range *elsewhere {
-		if h.pattern.Match(eventType) && !slices.ContainsFunc(h.names, func(name string) bool {
-			return r.find(name) != nil || slices.ContainsFunc(absent, func(s *Subscription) bool { return s.id == name })
-		}) {
-			absent = append(absent, r.absent(h.names[0]))
+	has := make(map[string]bool)
+	for _, s := range to.subscriptions {
+		for _, name := range s.names() {
+			has[name] = true
 		}
 	}
-	if len(absent) == 0 {
-		return to, false
+	for _, h := range *elsewhere {
+		if !h.pattern.Match(eventType) || slices.ContainsFunc(h.names, func(name string) bool { return has[name] }) {
+			continue
+		}
+		s, here := r.handlerOfLetters(h.names)
+		if !here {
+			s, missing = r.absent(h.names[0]), true
+			s.isolated, s.letters = true, true
+		}
+		one := &targets{eventType: deadLetterType, subscriptions: []*Subscription{s}}
+		r.complete(one)
+		each = append(each, one)
+		for _, name := range append(s.names(), h.names...) {
+			has[name] = true
+		}
 	}
-	to = &targets{eventType: deadLetterType, subscriptions: slices.Concat(to.subscriptions, absent)}
-	for _, s := range absent {
-		s.isolated = true
-	}
-	r.complete(to)
-	return to, true
+	return each, missing
 }
 
-// tell returns the event of a new letter for the handlers of dead letters, if there are any, and whether some are of other buses. The
+// handlerOfLetters returns the handler that this bus has under one of the names. Its pattern may differ from that of the other bus.
+func (r *registry) handlerOfLetters(names []string) (s *Subscription, here bool) {
+	for _, name := range names {
+		if s = r.find(name); s != nil && s.letters {
+			return s, true
+		}
+	}
+	return nil, false
+}
+
+// otherKind returns a stand-in for a subscription that has the name of a delivery and is of another kind: of events, or of dead
+// letters. The stand-in has ended, so the delivery becomes a dead letter.
+func (r *registry) otherKind(name string, letters bool) *Subscription {
+	s := r.absent(name)
+	s.letters, s.isolated = letters, letters || s.isolated
+	s.gone.Store(true)
+	s.door.circuit.Gate.Or(circuit.Removed)
+	return s
+}
+
+// tell returns the events of a new letter, one for each handler of dead letters, and whether some handlers are of other buses. The
 // letter has its number.
 func (m *machine) tell(d *dispatch, l *keptLetter) (told []*dispatch, missing bool) {
 	if l == nil || l.Reason == ReasonShutdown || d.to.eventType == deadLetterType {
 		return nil, false
 	}
-	to, missing := m.registry.handlersOfLetters(d.to.eventType)
-	if len(to.subscriptions) == 0 {
-		return nil, false
-	}
+	each, missing := m.registry.handlersOfLetters(d.to.eventType)
 	now, _ := m.time.Recent()
-	event := &dispatch{id: EventID(l.ID), to: to, wall: now.Wall, inside: true, origin: &origin{metadata: d.from().metadata}}
-	m.journal.prepareLetter(event, &l.DeadLetter)
-	return []*dispatch{event}, missing
+	for _, to := range each {
+		event := &dispatch{id: EventID(l.ID), to: to, wall: now.Wall, inside: true, origin: &origin{metadata: d.from().metadata}}
+		m.journal.prepareLetter(event, &l.DeadLetter)
+		told = append(told, event)
+	}
+	return told, missing
 }

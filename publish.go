@@ -131,7 +131,7 @@ func (in *intake) prepare(ctx context.Context, from *call, inside bool, eventTyp
 			return nil, typeError(eventType, offence)
 		}
 		if eventType == deadLetterType {
-			return nil, &EventError{Field: "type", Value: eventType, Reason: "is reserved for the events of OnDeadLetter; choose another type"}
+			return nil, reservedType()
 		}
 	}
 	if ctx.Err() != nil {

@@ -245,7 +245,7 @@ func (r *registry) recipient(l *keptLetter, name string) (*Subscription, error) 
 	}
 	s, ok := r.all.Find(name)
 	switch {
-	case !ok:
+	case !ok, s.letters != (l.Event.Type == deadLetterType):
 		return nil, fmt.Errorf("%w: %q; subscribe with Named(%[2]q) or Formerly(%[2]q), or purge the letter", ErrNoSubscription, name)
 	case l.own == nil && !s.owns(name):
 		return nil, fmt.Errorf("%w: another bus made the letter, and %q is an unnamed subscription here; "+

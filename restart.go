@@ -270,10 +270,16 @@ func (r *changeBatch) doubt(err error) bool {
 			opened += min(d.records(), 1)
 		}
 		c.Applied = doubt.Opened(&l.accepted, opened, &l.copies, inserted-opened)
+		if r.change.of != nil && inserted > 0 {
+			c.Opens = r.batch.New[0].ID
+		}
 	case kind == toReplay:
 		c.Applied = doubt.Opened(&l.replays, 1, &l.copies, inserted-1)
 	case kind == toDue:
 		c.Applied = doubt.Opened(&l.accepted, 0, &l.copies, inserted-1)
+	}
+	for _, refused := range r.change.refused {
+		c.Applied = c.Applied.And(doubt.Counted(&l.accepted, 1)).And(doubt.Counted(l.counter(refused.outcome()), 1))
 	}
 	ended := r.change.ends()
 	if ended != nil {
@@ -292,6 +298,12 @@ func (j *durable) recount(ctx context.Context) error {
 	l := &j.ledger
 	others := j.intake.quota.Used() + j.orphans.Total() - l.unloaded() // that this process has not claimed
 	has, err := j.countUnsettled(ctx)
+	if err == nil {
+		err = j.doubts.Ask(func(event [16]byte) (bool, error) {
+			records, err := j.store.Lookup(ctx, event)
+			return len(records) > 0, err
+		})
+	}
 	if err != nil {
 		return err
 	}

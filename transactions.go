@@ -110,7 +110,7 @@ func (b *Bus) inTransaction(handler Handler) (Handler, error) {
 
 // emitInTx calls a handler in its transaction, and writes there what it has emitted.
 func (b *Bus) emitInTx(ctx context.Context, tx any, c *call, handler Handler, e Event) error {
-	inner, emits := c.within(ctx, emitter{})
+	inner, emits := c.within(ctx, emitter{scope: scopeInTx})
 	defer c.takeEmittedIn(emits) // after an error or a panic, too, Emit there is an error
 	if err := handler(inner, e); err != nil {
 		return err
