@@ -19,7 +19,7 @@ type Delivery struct {
 	Subscription string `json:"subscription"` // its name, or its pattern and number
 	Attempt      int    `json:"attempt"`      // 1 for the first
 	// LastAttempt is the number of the last attempt by the retry policy; 0 for no limit. If a rule decides on a
-	// failure, or MaxElapsed is over, another attempt is the last one.
+	// failure, MaxElapsed is over, or the event expires, another attempt is the last one.
 	LastAttempt int `json:"last_attempt,omitempty"`
 	Replays     int `json:"replays,omitempty"` // number of replays of the event from dead letters
 	// Edits is how many of the replays replaced the payload.

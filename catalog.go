@@ -83,6 +83,7 @@ type CatalogSubscription struct {
 	LineCapacity int             `json:"line_capacity,omitempty"`
 	WhenOpen     WhenOpen        `json:"when_open"`
 	WhenFull     WhenFull        `json:"when_full"`
+	DropExpired  bool            `json:"drop_expired,omitempty"`
 	Circuit      CircuitSettings `json:"circuit"`
 	// Overrides maps the names of the retry policy's fields that the subscription sets to their values
 	// as text. Retry has the values, without RetryIf; its other fields have no meaning.
@@ -224,7 +225,7 @@ func (op *operators) catalogNow() Catalog {
 			Subscription: s.id, Pattern: s.pattern, Formerly: slices.Clone(s.formerly), Isolated: s.isolated,
 			Concurrency: s.concurrencyOption(), RateLimit: s.rateLimit, MaxThrottle: s.throttle, Timeout: s.timeout, LineCapacity: s.door.bound(),
 			Once: s.door.terms().single, DeadLetters: s.letters, Detached: s.Detached(),
-			WhenOpen: s.door.terms().whenOpen, WhenFull: s.door.terms().whenFull, Circuit: CircuitSettings(s.circuit), PerDestination: s.destinations != nil,
+			WhenOpen: s.door.terms().whenOpen, WhenFull: s.door.terms().whenFull, DropExpired: s.door.terms().dropLate, Circuit: CircuitSettings(s.circuit), PerDestination: s.destinations != nil,
 			Retry: own.RetryPolicy.clone(), Rules: own.rules.list(), OwnRules: own.rules != nil,
 		}
 		if in.Retry.RetryIf = nil; own.set != 0 {

@@ -175,7 +175,8 @@ const maxSnooze = 30 * 24 * time.Hour
 // Snooze postpones a delivery, like one of a record that does not exist yet. It is not a failure: the delivery comes again
 // after the delay, no attempt is spent, and the circuit counts nothing. The event's other subscriptions proceed. Later
 // events of its key wait behind it at the subscription. MaxElapsed includes the time: a snooze that would end at or after
-// it is a dead letter with the reason expired, at once. While a delivery is snoozed, it has a place in the line
+// it is a dead letter with the reason expired, at once, and one that would end at or after the event's expiry (ExpiresAt) one with the
+// reason too_late. While a delivery is snoozed, it has a place in the line
 // (LineCapacity); Shutdown does not wait for it.
 //
 // The delay is from 1 ms to 30 days: with another one, the result is an error that fails the attempt.

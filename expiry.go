@@ -157,10 +157,21 @@ func (m *machine) endLate(d *dispatch) {
 	m.settle(d, Handled)
 }
 
-// dropsLate reports whether a subscription drops a dispatch that has expired.
+// dropsLate reports whether a subscription drops a dispatch that has expired. One with Once, which has taken another event, would
+// drop it in time, too.
 func (m *machine) dropsLate(d *dispatch, s *Subscription) bool {
+	if s.door.terms().single && s.door.isSpent(d) {
+		return true
+	}
 	begun := d.failedAt(s) || d.story != nil && d.story.detours != nil && d.story.detours.snoozes > 0
 	return s.door.terms().dropLate && !begun && !m.time.Aged().Before(d.expiry())
+}
+
+// isSpent is isSpentLocked for callers without the lock.
+func (o *door) isSpent(d *dispatch) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.isSpentLocked(d)
 }
 
 // sweepEvery is the time between two looks at the dispatches in memory for those that have expired. It is no multiple of a

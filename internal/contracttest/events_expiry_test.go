@@ -862,6 +862,26 @@ func TestE9_ABatchAndATopic(t *testing.T) {
 	})
 }
 
+// A subscription with Once drops late events as it drops others.
+func TestE9_Once(t *testing.T) {
+	onBoth(t, func(t *testing.T, bus *eventbus.Bus) {
+		var got journal[string]
+		notingCalls(t, bus, &got, "s", "a", takesAnHour, eventbus.Once(), eventbus.Timeout(2*time.Hour))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", "first", eventbus.Key("k"))
+		synctest.Wait()
+		mustPublish(t, bus, "a", "late", eventbus.Key("k"), eventbus.ExpiresIn(time.Minute))
+		time.Sleep(time.Minute + notices)
+		synctest.Wait()
+		require.EqualValues(t, 1, bus.Metrics().Ledger.Dropped)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Empty(t, letters(t, bus))
+		require.Equal(t, []string{"s first"}, got.all())
+		shutdown(t, bus)
+	})
+}
+
 // An event that waits because it may be what has crashed the process expires, too.
 func TestE9_ASuspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
