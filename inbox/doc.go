@@ -25,8 +25,9 @@
 //
 // The events of eventbus.Emit are written in the transaction, beside the mark, and the bus gets them after the commit. An attempt
 // that finds the mark gives them to the bus again, with the same ids. So they are published exactly when what the handler does in
-// the transaction is committed. They are published once: the bus drops a repetition within WithIdempotencyWindow. After that, a
-// publisher that repeats the handler's event while its mark is there has its events published again.
+// the transaction is committed, and once, because no attempt follows a recorded success. While the mark is there, two things
+// publish them again, with the same ids: a replay of an imported letter, and a publisher that repeats the handler's event when
+// the bus has forgotten its id (WithIdempotencyWindow).
 //
 // Two processes may run the handler for one event at the same time: one of them was paused, and the other has taken its work
 // over. The second one to insert the mark waits for the first, or its attempt fails and the next one finds the mark.
