@@ -200,6 +200,7 @@ func TestD15_AKeptContextKeepsNoEvents(t *testing.T) {
 				require.NoError(t, bus.Start(t.Context()))
 				mustPublish(t, bus, "parent", nil)
 				time.Sleep(time.Hour)
+				synctest.Wait()
 				runtime.GC()
 				runtime.GC()
 				require.Nil(t, big.Value())

@@ -3,6 +3,7 @@ package contracttest
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -117,9 +118,9 @@ func TestL8_ARenamedHandlerOfTwoStandbys(t *testing.T) {
 // A letter is an end: its handler may publish the key of UntilSettled again.
 func TestL8_TheKeyIsFreeForTheHandlerOfTheLetter(t *testing.T) {
 	onBoth(t, func(t *testing.T, bus *eventbus.Bus) {
-		calls := 0
+		var calls atomic.Int64
 		mustSubscribe(t, bus, "order", func(context.Context, eventbus.Event) error {
-			if calls++; calls == 1 {
+			if calls.Add(1) == 1 {
 				return eventbus.Permanent(errBoom)
 			}
 			return nil
@@ -132,7 +133,7 @@ func TestL8_TheKeyIsFreeForTheHandlerOfTheLetter(t *testing.T) {
 		require.NoError(t, bus.Start(t.Context()))
 		mustPublish(t, bus, "order", "o", idem("k"), eventbus.UntilSettled())
 		time.Sleep(time.Minute)
-		require.Equal(t, 2, calls)
+		require.EqualValues(t, 2, calls.Load())
 		requireBalanced(t, bus)
 	}, eventbus.WithObserver(eventbus.Observer{Accepted: func(e eventbus.Event) {
 		if e.Type == "eventbus.dead_letter" {
