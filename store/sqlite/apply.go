@@ -24,10 +24,11 @@ type transaction struct {
 	written     int // of inserts
 	deletes     []driver.Ref
 	settled     []driver.Dedupe // of ForgetSettled
-	changes     driver.Change   // of the batches applied so far
-	removed     int64           // incoming events
-	left        []leaving       // new incoming events
-	leftWritten int             // of left
+	remembers   remembering
+	changes     driver.Change // of the batches applied so far
+	removed     int64         // incoming events
+	left        []leaving     // new incoming events
+	leftWritten int           // of left
 	asked       []asking
 	// deletions has the batches of deletes, with WithHistory.
 	deletions []deletion
@@ -52,6 +53,7 @@ func (tx *transaction) begin() error {
 	clear(tx.asked)
 	tx.inserts, tx.deletes, tx.deletions, tx.left, tx.asked = tx.inserts[:0], tx.deletes[:0], tx.deletions[:0], tx.left[:0], tx.asked[:0]
 	tx.settled = tx.settled[:0]
+	tx.remembers.reset()
 	m, err := tx.readMeta()
 	if err != nil {
 		return err
@@ -84,6 +86,9 @@ func (tx *transaction) commit() error {
 		return err
 	}
 	if err := tx.deleteRecords(); err != nil {
+		return err
+	}
+	if err := tx.writeRemembered(); err != nil {
 		return err
 	}
 	if err := tx.forgetSettled(); err != nil {
@@ -138,14 +143,11 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 	if b.Aged().After(tx.now) {
 		tx.now = b.Aged()
 	}
-	for _, d := range b.Remember {
-		const sql = "INSERT OR REPLACE INTO eventbus_dedupe (scope, key, event, content, expires) VALUES (?, ?, ?, ?, ?)"
-		if _, err := tx.w.exec(sql, d.Scope, d.Key, d.Event[:], d.Content, storekit.TimeText(d.Expires)); err != nil {
-			return nil, err
-		}
-		reach("batch: remembered")
+	for i := range b.Remember {
+		tx.remember(&b.Remember[i])
 	}
 	for _, d := range b.Forget {
+		tx.unremember(&d)
 		if _, err := tx.w.exec("DELETE FROM eventbus_dedupe WHERE scope = ? AND key = ?", d.Scope, d.Key); err != nil {
 			return nil, err
 		}

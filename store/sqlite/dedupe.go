@@ -18,6 +18,12 @@ func (tx *transaction) known(b *driver.Batch, i int) (*driver.Dedupe, error) {
 			return &earlier, nil
 		}
 	}
+	if earlier := tx.remembers.find(d); earlier != nil {
+		if earlier.Expires.After(b.Aged()) {
+			return earlier, nil
+		}
+		return nil, nil //nolint:nilnil // it replaces what the table has
+	}
 	var known *driver.Dedupe
 	err := tx.one("SELECT event, content, expires FROM eventbus_dedupe WHERE scope = ? AND key = ?", func(stmt *sqlite3.Stmt) error {
 		k := &driver.Dedupe{Scope: d.Scope, Key: d.Key, Content: stmt.ColumnText(1)}
@@ -32,6 +38,93 @@ func (tx *transaction) known(b *driver.Batch, i int) (*driver.Dedupe, error) {
 		return nil
 	}, d.Scope, d.Key)
 	return known, err
+}
+
+// remembering are the entries that a transaction inserts at its end, in statements of many rows.
+type remembering struct {
+	entries []driver.Dedupe
+	at      map[dedupeKey]int // of the latest entry
+}
+
+type dedupeKey struct{ scope, key string }
+
+// find returns a copy of the entry with the Scope and Key of d, or nil.
+func (r *remembering) find(d *driver.Dedupe) *driver.Dedupe {
+	i, ok := r.at[dedupeKey{d.Scope, d.Key}]
+	if !ok {
+		return nil
+	}
+	found := r.entries[i]
+	return &found
+}
+
+func (r *remembering) reset() {
+	clear(r.entries)
+	r.entries = r.entries[:0]
+	clear(r.at)
+}
+
+// remember adds an entry, or replaces one that has expired.
+func (tx *transaction) remember(d *driver.Dedupe) {
+	r, entry := &tx.remembers, *d
+	entry.Expires = d.Expires.Round(0).UTC()
+	if i, ok := r.at[dedupeKey{d.Scope, d.Key}]; ok {
+		r.entries[i] = entry
+		return
+	}
+	if r.at == nil {
+		r.at = make(map[dedupeKey]int)
+	}
+	r.at[dedupeKey{d.Scope, d.Key}] = len(r.entries)
+	r.entries = append(r.entries, entry)
+}
+
+// unremember removes an entry that the transaction has not inserted yet.
+func (tx *transaction) unremember(d *driver.Dedupe) {
+	r := &tx.remembers
+	i, ok := r.at[dedupeKey{d.Scope, d.Key}]
+	if !ok {
+		return
+	}
+	delete(r.at, dedupeKey{d.Scope, d.Key})
+	last := len(r.entries) - 1
+	if i != last {
+		r.entries[i] = r.entries[last]
+		r.at[dedupeKey{r.entries[i].Scope, r.entries[i].Key}] = i
+	}
+	r.entries = r.entries[:last]
+}
+
+// insertRemembered replaces entries of the same Scope and Key that have expired.
+var insertRemembered = insertStatements("INSERT OR REPLACE INTO eventbus_dedupe", "scope, key, event, content, expires", func(func() string) string {
+	return "(?,?,?,?,?)"
+}, 0)
+
+func (tx *transaction) writeRemembered() error {
+	rows := tx.remembers.entries
+	for _, size := range insertSizes {
+		for ; len(rows) >= size; rows = rows[size:] {
+			stmt, err := tx.w.stmt(insertRemembered[size])
+			if err != nil {
+				return err
+			}
+			p := 0
+			next := func() int { p++; return p }
+			for i := range rows[:size] {
+				d := &rows[i]
+				stmt.BindText(next(), d.Scope)
+				stmt.BindText(next(), d.Key)
+				stmt.BindBytes(next(), d.Event[:])
+				stmt.BindText(next(), d.Content)
+				stmt.BindText(next(), storekit.TimeText(d.Expires))
+			}
+			if err := run(stmt, nil); err != nil {
+				return err
+			}
+			reach("commit: remembered")
+		}
+	}
+	return nil
 }
 
 // forgetSettled removes the remembered entries of ForgetSettled of whose events nothing is left.

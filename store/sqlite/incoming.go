@@ -23,7 +23,7 @@ const (
 // executes next would commit by itself.
 const insertOneIncoming = "INSERT INTO main.eventbus_incoming (" + newIncomingColumns + ") VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
-var insertIncoming = insertStatements("main.eventbus_incoming", newIncomingColumns, func(func() string) string {
+var insertIncoming = insertStatements("INSERT OR ROLLBACK INTO main.eventbus_incoming", newIncomingColumns, func(func() string) string {
 	return "(?, ?, ?, ?, ?, ?, ?, ?)"
 }, 0)
 

@@ -20,17 +20,17 @@ const insertBytes = 1 << 20
 // Most new records are plain: they share ?1 for the owner and ?2 for the checksum of the columns
 // that change.
 var (
-	insertPlain = insertStatements("eventbus_record", "ref, position, kind, owner, event, body, crc, live_crc", func(p func() string) string {
+	insertPlain = insertStatements("INSERT OR ROLLBACK INTO eventbus_record", "ref, position, kind, owner, event, body, crc, live_crc", func(p func() string) string {
 		return "(" + p() + p() + p() + "?1," + p() + p() + p() + "?2)"
 	}, 2)
-	insertFull = insertStatements("eventbus_record", "ref, position, kind, event, body, crc, due, door, destination, progress, live_crc, owner, suspect, expires", func(func() string) string {
+	insertFull = insertStatements("INSERT OR ROLLBACK INTO eventbus_record", "ref, position, kind, event, body, crc, due, door, destination, progress, live_crc, owner, suspect, expires", func(func() string) string {
 		return "(" + strings.Repeat("?,", 13) + "?)"
 	}, 0)
 )
 
 // insertStatements returns a statement for each number of rows of a table. row returns a row, whose parameters
 // begin behind those that the rows share.
-func insertStatements(table, columns string, row func(p func() string) string, shared int) map[int]string {
+func insertStatements(into, columns string, row func(p func() string) string, shared int) map[int]string {
 	all := make(map[int]string)
 	for _, n := range insertSizes {
 		next := shared
@@ -42,7 +42,7 @@ func insertStatements(table, columns string, row func(p func() string) string, s
 		for i := range rows {
 			rows[i] = row(p)
 		}
-		all[n] = "INSERT OR ROLLBACK INTO " + table + " (" + columns + ") VALUES " + strings.Join(rows, ",")
+		all[n] = into + " (" + columns + ") VALUES " + strings.Join(rows, ",")
 	}
 	return all
 }
