@@ -21,10 +21,10 @@ type change struct {
 	delay   time.Duration    // with toWait
 	audit   *AuditEntry      // of an operator's change, or nil
 	answers driver.RequestID // the request of another process that the change carries out, or 0
-	of      *change          // the one that opens the dispatches, and is in the same batch; with toAccept
+	of      *change          // how another dispatch ends or goes on, which opens these: in the same batch, with toAccept
 
-	// takesIn has the incoming events that the change takes in. divides is set if a subscription of their publisher is
-	// missing: only the store gets the records then, and divide parks those deliveries.
+	// takesIn has the incoming events that the change takes in. divides is set if a subscription is missing, of their publisher or of
+	// those that handle a letter: only the store gets the records then, and divide parks those deliveries.
 	takesIn []driver.IncomingID
 	divides bool
 

@@ -24,8 +24,8 @@ import (
 // a replay of its letter: then it emits again, with the same ids.
 //
 // If the ID or the IdempotencyKey of an event is known by then, the event is dropped as a repetition. If its content
-// differs, it becomes a dead letter with ReasonDuplicate. A second event with an id or a key of the same call is compared at
-// once: Emit returns the id of the first, or ErrDuplicateID.
+// differs, it becomes a dead letter with ReasonDuplicate. A second event with an id or a key of the same call, or of
+// the same transaction in it, is compared at once: Emit returns the id of the first, or ErrDuplicateID.
 //
 // With InTx, the events are written in the handler's transaction, as PublishTx does. Middleware that runs the handler in
 // a transaction of its own collects them: see CollectEmitted.
@@ -61,7 +61,7 @@ func emit(ctx context.Context, eventType string, payload any, opts []PublishOpti
 	}
 	d, err := b.intake.prepare(ctx, c, true, eventType, payload, opts)
 	again, _ := payload.(*collectedEvent)
-	if err == nil && (again != nil || to.encodes) && d.row() == nil {
+	if err == nil && (again != nil || to.encodes) && d.row() == nil && !b.config.encodes {
 		d.payload, err = b.intake.encode(payload)
 	}
 	if err != nil {
@@ -69,6 +69,9 @@ func emit(ctx context.Context, eventType string, payload any, opts []PublishOpti
 	}
 	if again != nil {
 		d.origin.given = again.Given
+		if !again.Expires.IsZero() { // it may have passed by now
+			d.origin.expires = &again.Expires
+		}
 	}
 	return c.ensureCancellation().emit(c, to, d, again != nil)
 }
@@ -126,13 +129,13 @@ func (a *cancellation) adds(e *emitter) {
 	}
 }
 
-// dropEmittedLocked forgets what the call has emitted, when it has ended: a handler may keep its context. What a success has emitted in the
-// call itself is taken afterwards.
-func (a *cancellation) dropEmittedLocked(succeeds bool) {
+// dropEmittedLocked forgets what the call has emitted, when it has ended: a handler may keep its context. If it has ended in time, its
+// worker takes what it has emitted outside of transactions afterwards.
+func (a *cancellation) dropEmittedLocked(inTime bool) {
 	for _, e := range a.inner {
 		e.ended, e.emitted, e.names = true, nil, nil
 	}
-	if a.inner = nil; !succeeds {
+	if a.inner = nil; !inTime {
 		a.own = emitter{ended: true}
 	}
 }
@@ -195,8 +198,16 @@ func (c *call) takeEmitted() []*dispatch {
 	return nil
 }
 
-// takeEmittedIn ends an emitter of the call, and returns its events.
-func (c *call) takeEmittedIn(e *emitter) []*dispatch { return c.ensureCancellation().takeEmitted(e) }
+// takeEmittedIn ends an emitter of the call, and returns its events. After the call has ended, for instance at its timeout, they are
+// gone: that is an error, and the transaction must not be committed.
+func (c *call) takeEmittedIn(e *emitter) ([]*dispatch, error) {
+	a := c.ensureCancellation()
+	all := a.takeEmitted(e)
+	if a.cause() != nil {
+		return nil, c.errEnded()
+	}
+	return all, nil
+}
 
 // takeEmitted ends an emitter and returns its events.
 func (a *cancellation) takeEmitted(e *emitter) (all []*dispatch) {
@@ -235,14 +246,20 @@ func WithMaxEmittedBytes(n int) Option {
 // its transaction, and calls EmitCollected after the commit, and again in each attempt that does not call the handler because its
 // transaction is committed. So the events are published whatever fails between the two.
 //
-// The function returns the same each time. Without the context of a running handler, it returns nil and Emit is an error. Module inbox is such middleware.
+// The function returns the same each time, and ErrNotInHandler if the call has ended: then roll back. Without the context of a running handler, it returns nil and Emit is an error. Module inbox is such middleware.
 func CollectEmitted(ctx context.Context) (inner context.Context, collected func() ([]byte, error)) {
 	c := callFrom(ctx)
 	if c == nil {
 		return ctx, func() ([]byte, error) { return nil, nil }
 	}
 	inner, e := c.within(ctx, emitter{encodes: true})
-	return inner, sync.OnceValues(func() ([]byte, error) { return c.bus().collect(c.takeEmittedIn(e)) })
+	return inner, sync.OnceValues(func() ([]byte, error) {
+		all, err := c.takeEmittedIn(e)
+		if err != nil {
+			return nil, err
+		}
+		return c.bus().collect(all)
+	})
 }
 
 // WithoutEmit returns a context in which Emit returns ErrNoTransaction. It is for middleware that runs a handler in a transaction of a
@@ -266,6 +283,7 @@ type collectedEvent struct {
 	Codec          string        `json:"codec"`
 	Metadata       EventMetadata `json:"metadata,omitzero"`
 	Due            time.Time     `json:"due,omitzero"`
+	Expires        time.Time     `json:"expires,omitzero"`
 	IdempotencyKey string        `json:"idempotency_key,omitempty"`
 	KeepFor        time.Duration `json:"keep_for,omitempty"`
 	UntilSettled   bool          `json:"until_settled,omitempty"`
@@ -282,7 +300,7 @@ func (b *Bus) collect(emitted []*dispatch) ([]byte, error) {
 			ID: d.id, Given: o.given, Type: d.to.eventType, Key: d.key, Payload: payloadBytes(d.payload), Codec: b.config.codecName(),
 			Metadata: o.metadata, IdempotencyKey: o.once.key, KeepFor: o.once.keep, UntilSettled: o.once.untilSettled,
 		}
-		if o.due != nil {
+		if all[i].Expires = d.expiry(); o.due != nil {
 			all[i].Due = o.due.time(b.time)
 		}
 	}

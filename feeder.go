@@ -80,7 +80,7 @@ const feederPage = 1024
 
 func newFeeder(b *Bus) *feeder {
 	f := &feeder{bus: b, behind: true, waiters: make(map[EventID]*waiter), wake: make(chan struct{}, 1), comes: make(chan struct{}, 1)}
-	f.due, f.expiries = timeline.NewAlarm(b.time, f.wakeUp), timeline.NewAlarm(b.time, f.wakeUp)
+	f.due, f.expiries = timeline.NewAlarm(b.time, f.wakeUp), timeline.NewAlarm(b.time, f.lookForIncoming)
 	f.committed = sync.NewCond(&f.mu)
 	f.feeding, f.starting = make(semaphore, 1), make(semaphore, 1)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -281,10 +281,10 @@ func (f *feeder) claimFree(ctx context.Context) error {
 		if err := f.takeInAll(ctx); err != nil {
 			return err
 		}
-		if err := f.feedDue(ctx); err != nil {
+		if err := f.feedExpired(ctx); err != nil { // before what waits for room in the queue
 			return err
 		}
-		if err := f.feedExpired(ctx); err != nil {
+		if err := f.feedDue(ctx); err != nil {
 			return err
 		}
 		if !f.hasWork() {

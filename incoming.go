@@ -402,7 +402,8 @@ func (f *feeder) lookIfWaiting() {
 	}
 }
 
-// lookForIncoming wakes the feeder, which does not wait for room in the queue then. See looks.
+// lookForIncoming wakes the feeder, which does not wait for room in the queue then. See looks. Records that have expired do not wait
+// for that either.
 func (f *feeder) lookForIncoming() {
 	select {
 	case f.comes <- struct{}{}:

@@ -152,7 +152,7 @@ func (r *registry) routesOf(s *Subscription) route.Router[*Subscription, *target
 // handlersOfLetters returns the targets for a letter of an event type, each by itself, and whether some are of other buses.
 func (r *registry) handlersOfLetters(eventType string) (each []*targets, missing bool) {
 	to := matching(r.letters.table, eventType)
-	if each = to.each; each == nil && len(to.subscriptions) > 0 {
+	if each = slices.Clip(to.each); each == nil && len(to.subscriptions) > 0 {
 		each = []*targets{to}
 	}
 	elsewhere := r.letters.elsewhere.Load()

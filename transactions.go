@@ -111,14 +111,15 @@ func (b *Bus) inTransaction(handler Handler) (Handler, error) {
 // emitInTx calls a handler in its transaction, and writes there what it has emitted.
 func (b *Bus) emitInTx(ctx context.Context, tx any, c *call, handler Handler, e Event) error {
 	inner, emits := c.within(ctx, emitter{scope: scopeInTx})
-	defer c.takeEmittedIn(emits) // after an error or a panic, too, Emit there is an error
+	defer func() { _, _ = c.takeEmittedIn(emits) }() // after an error or a panic, too, Emit there is an error
 	if err := handler(inner, e); err != nil {
 		return err
 	}
-	if emitted := c.takeEmittedIn(emits); len(emitted) > 0 {
-		return b.journal.emitTx(ctx, tx, emitted)
+	emitted, err := c.takeEmittedIn(emits)
+	if err == nil && len(emitted) > 0 {
+		err = b.journal.emitTx(ctx, tx, emitted)
 	}
-	return nil
+	return err
 }
 
 // editOf identifies the edits of a delivery. An import of a letter that was exported before an edit begins to count again, so

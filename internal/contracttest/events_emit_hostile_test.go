@@ -255,3 +255,49 @@ func TestD15_IDsOfEmittedEventsAreNotRemembered(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A collected event keeps its expiry, also if it has passed when the event is emitted again.
+func TestD15_ACollectedEventExpires(t *testing.T) {
+	onBothEncoded(t, func(t *testing.T, bus *eventbus.Bus) {
+		kept := newLedger(1)
+		mustSubscribe(t, bus, "parent", func(ctx context.Context, _ eventbus.Event) error {
+			_, err := eventbus.Emit(ctx, "child", "x", eventbus.ExpiresIn(time.Minute))
+			return err
+		}, eventbus.Named("emits"), around(kept.once), eventbus.Retry(eventbus.Delays(time.Hour)))
+		got := noting(t, bus, "child")
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "parent", nil)
+		time.Sleep(2 * time.Hour)
+		require.Empty(t, got.all())
+		require.Equal(t, eventbus.ReasonTooLate, oneLetter(t, bus).Reason)
+		requireBalanced(t, bus)
+	})
+}
+
+// A middleware that collects after the timeout gets an error: it must not commit.
+func TestD15_CollectedAfterTheTimeout(t *testing.T) {
+	onBoth(t, func(t *testing.T, bus *eventbus.Bus) {
+		late := make(chan error, 1)
+		mustSubscribe(t, bus, "parent", func(ctx context.Context, _ eventbus.Event) error {
+			if d, _ := eventbus.FromContext(ctx); d.Attempt > 1 {
+				return nil
+			}
+			inner, collected := eventbus.CollectEmitted(ctx)
+			_, err := eventbus.Emit(inner, "child", "x")
+			require.NoError(t, err)
+			time.Sleep(time.Minute)
+			data, err := collected()
+			require.Nil(t, data)
+			late <- err
+			return nil
+		}, eventbus.Named("emits"), eventbus.Timeout(time.Second))
+		got := noting(t, bus, "child")
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "parent", nil)
+		err := <-late
+		require.ErrorIs(t, err, eventbus.ErrNotInHandler)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Empty(t, got.all())
+		requireBalanced(t, bus)
+	})
+}

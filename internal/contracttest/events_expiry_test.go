@@ -914,3 +914,31 @@ func TestE9_ASuspect(t *testing.T) {
 		time.Sleep(time.Hour) // the handlers return
 	})
 }
+
+// The queue is full of slow work. What only the store has expires in time all the same.
+func TestE9_AFullQueueHidesNoExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, _ := newDisk().open(t, eventbus.WithQueueCapacity(2), eventbus.WithConcurrency(1))
+		release := make(chan struct{})
+		mustSubscribe(t, bus, "slow", until(release), eventbus.Named("slow"), eventbus.Timeout(10*time.Hour))
+		mustSubscribe(t, bus, "short", ok, eventbus.Named("short"))
+		require.NoError(t, bus.Start(t.Context()))
+		for range 10 {
+			mustPublish(t, bus, "slow", nil)
+		}
+		for range 3 {
+			mustPublish(t, bus, "short", nil, eventbus.ExpiresIn(5*time.Minute))
+		}
+		time.Sleep(6 * time.Minute)
+		for range 2 {
+			mustPublish(t, bus, "short", nil, eventbus.ExpiresIn(5*time.Minute))
+		}
+		require.Len(t, list(t, bus, eventbus.LetterQuery{Reason: eventbus.ReasonTooLate}).Letters, 3)
+		time.Sleep(6 * time.Minute)
+		require.Len(t, list(t, bus, eventbus.LetterQuery{Reason: eventbus.ReasonTooLate}).Letters, 5)
+		close(release)
+		time.Sleep(time.Minute)
+		requireBalanced(t, bus)
+		shutdown(t, bus)
+	})
+}
