@@ -7,8 +7,10 @@
 // moment, starts it again over the same SQLite file, and does so 20 times. In addition, some handlers fail after they have
 // emitted, and are retried.
 //
+// The mail of every twentieth order comes back: its event becomes a dead letter, and a handler of dead letters tells the customer.
+//
 // The handlers note each run in a ledger, a table of the file. The books balance if each order has exactly one event of each
-// type. A handler runs at least once for each event: runs that a kill has cut short are repeated. The events that such a run has
+// type, and those without a mail exactly one apology. A handler runs at least once for each event: runs that a kill has cut short are repeated. The events that such a run has
 // emitted did not exist.
 //
 // The exit status is 0 if the books balance. -store keeps the file; without it the file is temporary.
@@ -209,43 +211,54 @@ func (b *books) balance(ctx context.Context, file string, out io.Writer) (err er
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	fmt.Fprintf(out, "%d kills, %d orders\n\n%-16s %7s %7s\n", kills, len(b.orders), "type", "events", "runs")
-	for _, eventType := range []string{typePlaced, typeInvoice, typeMail} {
-		runs, err := b.check(ctx, db, eventType)
+	all := func(Order) bool { return true }
+	arrives := func(o Order) bool { return !bounces(o) }
+	for _, of := range []struct {
+		eventType string
+		has       func(Order) bool
+	}{{typePlaced, all}, {typeInvoice, arrives}, {typeMail, arrives}, {typeApology, bounces}} {
+		events, runs, err := b.check(ctx, db, of.eventType, of.has)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%-16s %7d %7d\n", eventType, len(b.orders), runs)
+		fmt.Fprintf(out, "%-16s %7d %7d\n", of.eventType, events, runs)
 	}
-	fmt.Fprint(out, "\nOK: each order has exactly one invoice and one mail\n")
+	fmt.Fprint(out, "\nOK: each order has exactly one invoice, and one mail or one apology\n")
 	return nil
 }
 
-// check requires that each order has exactly one event of a type, and returns how many runs the handler had.
-func (b *books) check(ctx context.Context, db *sql.DB, eventType string) (runs int, err error) {
+// check requires that each order that has an event of a type has exactly one, and returns how many there are, and how many runs the
+// handler had.
+func (b *books) check(ctx context.Context, db *sql.DB, eventType string, has func(Order) bool) (found, runs int, err error) {
 	const query = "SELECT order_id, count(*), sum(runs) FROM shop_ledger WHERE type = ? AND order_id LIKE ? GROUP BY order_id"
 	rows, err := db.QueryContext(ctx, query, eventType, b.prefix+"%")
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	found := 0
 	for rows.Next() {
 		var id string
 		var events, n int
 		if err := rows.Scan(&id, &events, &n); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		switch {
-		case !b.orders[id]:
-			return 0, fmt.Errorf("order %s has the event %s, and it was never published", id, eventType)
+		case !b.orders[id] || !has(Order{id}):
+			return 0, 0, fmt.Errorf("order %s has %s, and should not", id, eventType)
 		case events != 1:
-			return 0, fmt.Errorf("order %s has %d events %s", id, events, eventType)
+			return 0, 0, fmt.Errorf("order %s has %d events %s", id, events, eventType)
 		}
 		found++
 		runs += n
 	}
-	if missing := len(b.orders) - found; missing > 0 && rows.Err() == nil {
-		return 0, fmt.Errorf("%d orders have no event %s", missing, eventType)
+	missing := -found
+	for id := range b.orders {
+		if has(Order{id}) {
+			missing++
+		}
 	}
-	return runs, rows.Err()
+	if missing > 0 && rows.Err() == nil {
+		return 0, 0, fmt.Errorf("%d orders have no event %s", missing, eventType)
+	}
+	return found, runs, rows.Err()
 }
