@@ -84,7 +84,9 @@ func (m *machine) run(w *worker, d *dispatch) {
 
 // passed goes on after a target that has handled the event. It reports whether the attempt continues.
 func (m *machine) passed(w *worker, d *dispatch, emitted []*dispatch) bool {
-	m.publishNow(emitted)
+	if len(emitted) > 0 {
+		m.publishNow(emitted)
+	}
 	return int(d.next) == len(d.to.subscriptions)-1 || m.journal.passed(w, d, emitted)
 }
 

@@ -106,7 +106,9 @@ func (j *memoryJournal) settle(d *dispatch, outcome Outcome, letter *keptLetter,
 		j.later(d, func() { j.acceptEmitted(emitted); j.keepAndSettle(d, outcome, letter) })
 		return
 	}
-	j.acceptEmitted(emitted)
+	if len(emitted) > 0 {
+		j.acceptEmitted(emitted)
+	}
 	j.keepAndSettle(d, outcome, letter)
 }
 
@@ -117,11 +119,14 @@ func (j *memoryJournal) refuse(d *dispatch, reason Reason, why error) {
 	j.machine.applyRefusal(r)
 }
 
-// keep keeps a letter, if there is one, and accepts its events. The key of the dispatch is free before a handler of letters runs.
+// keep keeps a letter, if there is one, and accepts its events. The idempotency key of the dispatch is free before a handler of letters
+// runs.
 func (j *memoryJournal) keep(d *dispatch, letter *keptLetter) {
-	if letter != nil {
-		j.kept.add(letter) // before tell: it numbers the letter
+	if letter == nil {
+		j.intake.given.settled(d)
+		return
 	}
+	j.kept.add(letter) // before tell: it numbers the letter
 	j.intake.given.settled(d)
 	told, _ := j.machine.tell(d, letter)
 	j.acceptEmitted(told)

@@ -106,7 +106,7 @@ func TestL8_ARenamedHandlerOfTwoStandbys(t *testing.T) {
 				require.Len(t, disk.Dump().Records, 1, "it is one handler: %v", active.Metrics().Orphaned)
 				cancel()
 				for i, b := range buses {
-					_ = <-dones[i]
+					t.Log(<-dones[i])
 					shutdown(t, b)
 				}
 				shutdown(t, active)
