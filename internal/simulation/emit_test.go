@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 
@@ -18,11 +19,17 @@ func (s *simulation) emitInside(c *simCall) {
 		options = append(options, eventbus.Key(p.key))
 	}
 	e := s.newEvent(p)
+	should := error(nil)
+	if len(c.emits) == s.capacity {
+		should = eventbus.ErrBatchTooLarge
+	}
 	var err error
 	s.order(c, func() { e.id, err = eventbus.Emit(c.ctx, p.eventType, e.number, options...) })
-	s.logf("emit e%d %+v, by %s", e.number, p, c.name)
-	simCheck(err == nil, "Emit by %s: %v", c.name, err)
-	c.emits = append(c.emits, e)
+	s.logf("emit e%d %+v, by %s: %v", e.number, p, c.name, should)
+	simCheck(errors.Is(err, should), "Emit by %s: %v, and should be %v", c.name, err, should)
+	if should == nil {
+		c.emits = append(c.emits, e)
+	}
 }
 
 // emitted tells the model of the events of a call that has succeeded.
@@ -81,6 +88,12 @@ func (m *storeModel) checkEmitted(n int, b *driver.Batch, succeeded []*storeDeli
 			}
 		}
 	}
+}
+
+// precedes reports whether an event that was left in incoming comes before another one. An emitted event is published when its handler
+// succeeds: only what was accepted by then comes before it.
+func (e *storeEvent) precedes(other *storeEvent) bool {
+	return other.from == nil || e.acked > 0 && e.returnedAt.Before(other.from.ended)
 }
 
 func (c *storeCall) emitted() []*storeEvent {

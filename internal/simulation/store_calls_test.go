@@ -24,6 +24,7 @@ type storeCall struct {
 	paced    *paceCall
 	throttle time.Duration // its handler returns a Throttle; 0 for none
 	emits    []*storeEvent
+	ended    time.Time
 }
 
 // runs reports whether the call counts as running.
@@ -121,6 +122,7 @@ func (c *storeCall) ends(m *storeModel, handled bool) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	c.ended = time.Now()
 	d := c.delivery
 	if d.call == c {
 		d.call = nil
@@ -186,7 +188,9 @@ func (m *storeModel) published(p *storeProcess, accepted bool, err error, must [
 		m.logf("published e%d: accepted=%v %v", e.n, accepted, err)
 		switch {
 		case accepted:
-			e.acked++
+			if e.acked++; e.acked == 1 {
+				e.returnedAt = time.Now()
+			}
 		case errors.As(err, &indeterminate):
 			e.unknown++
 			if e.batch == nil && e.accepted && e.once == "" && indeterminate.ID != e.id {

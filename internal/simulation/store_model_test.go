@@ -67,22 +67,23 @@ type storeLine struct {
 }
 
 type storeEvent struct {
-	n         int
-	eventType string
-	key       string
-	payload   string
-	after     time.Duration
-	at        time.Time // the instant that it is for, instead of after, or zero
-	expires   time.Time // or zero
-	shown     time.Time // the latest that the wall clock has shown since, at its steps
-	id        eventbus.EventID
-	given     bool
-	once      string           // the idempotency key of some that are given, instead of an id; empty for none
-	returned  eventbus.EventID // for once, by the first Publish
-	learned   bool             // the id is that of an *IndeterminateError
-	batch     []*storeEvent    // published together
-	from      *storeCall       // whose handler has emitted it, or nil
-	before    map[int]int      // then, the subscriptions that existed
+	n          int
+	eventType  string
+	key        string
+	payload    string
+	after      time.Duration
+	at         time.Time // the instant that it is for, instead of after, or zero
+	expires    time.Time // or zero
+	shown      time.Time // the latest that the wall clock has shown since, at its steps
+	id         eventbus.EventID
+	given      bool
+	once       string           // the idempotency key of some that are given, instead of an id; empty for none
+	returned   eventbus.EventID // for once, by the first Publish
+	learned    bool             // the id is that of an *IndeterminateError
+	batch      []*storeEvent    // published together
+	returnedAt time.Time        // when a Publish had accepted it
+	from       *storeCall       // whose handler has emitted it, or nil
+	before     map[int]int      // then, the subscriptions that existed
 
 	attempts, acked, unknown, refused int // calls that published it
 	accepted, unrouted                bool
@@ -524,7 +525,7 @@ func (m *storeModel) newRecord(p *storeProcess, b *driver.Batch, n *driver.Recor
 	}
 	isNew := len(b.Take)+len(b.Delete)+len(b.Update)+len(taken) == 0 || e.from != nil && e.acked == 0
 	for _, in := range m.incoming {
-		if isNew && e.key != "" && in.event.key == e.key && in.process == p && !in.replay && len(in.subs) > 0 && !in.event.isLater() {
+		if isNew && e.key != "" && in.event.key == e.key && in.process == p && !in.replay && len(in.subs) > 0 && !in.event.isLater() && in.event.precedes(e) {
 			m.failf(e, "record %d overtakes e%d of the same key, which waits to be taken in", n.Ref, in.event.n)
 		}
 	}
