@@ -50,7 +50,7 @@ func (m *machine) run(w *worker, d *dispatch) {
 			return
 		}
 		at, pass, shut := m.enter(w, d, s, &event)
-		if w.lost {
+		if w.lost || shut == nil && m.endsAtDoor(s, d, at, pass) {
 			return
 		}
 		if shut == nil {

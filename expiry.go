@@ -21,11 +21,13 @@ import (
 //
 // A call that has begun is not stopped. A retry that could not begin before the expiry is not scheduled, and a Snooze that would not
 // end before it has no effect: the event becomes a letter at once. That letter is made with DropExpired, too: only deliveries whose
-// handler was not called are dropped. The same holds for a retry that was scheduled in time and came too late.
+// handler was not called are dropped. The same holds for a retry that was scheduled in time and came too late, and for a delivery that
+// was under way when a process crashed. A call that ends with Throttle counts as none.
 // A replay does not expire.
 //
 // Publish returns an *EventError for an instant that has passed, or that is not after the event is due (After, At), for the zero time, and
-// for one after the year 9999. An event that waits to be taken in (PublishTx, a standby) may expire meanwhile. Then it is too late.
+// for one after the year 9999. With ID or IdempotencyKey, an instant that has passed is no error, because the event may be a repetition of
+// one that was accepted; a new one is too late. An event that waits to be taken in (PublishTx, a standby) may expire meanwhile. Then it is too late.
 func ExpiresAt(t time.Time) PublishOption {
 	return func(p publication) publication {
 		switch {
@@ -57,8 +59,9 @@ type expiryOption struct {
 	at time.Time
 }
 
-// from returns when the event expires, in UTC. is is when it is due, nil for now.
-func (o *expiryOption) from(now timeline.Instant, is *due) (*time.Time, error) {
+// from returns when the event expires, in UTC. is is when it is due, nil for now. An event whose id or key is remembered may be a
+// repetition of one that was published in time.
+func (o *expiryOption) from(now timeline.Instant, is *due, remembered bool) (*time.Time, error) {
 	at := o.at.Round(0).UTC()
 	if o.at.IsZero() {
 		at = now.UTC.Add(o.in)
@@ -66,7 +69,7 @@ func (o *expiryOption) from(now timeline.Instant, is *due) (*time.Time, error) {
 	refuse := func(reason string) (*time.Time, error) {
 		return nil, &EventError{Field: "expiry", Value: at.Format(time.RFC3339Nano), Reason: reason}
 	}
-	if !at.After(now.UTC) {
+	if !at.After(now.UTC) && !remembered {
 		return refuse("has passed: no handler would be called; give a later one, or do not publish the event")
 	}
 	if is == nil {
@@ -124,6 +127,16 @@ func (m *machine) endsBefore(s *Subscription, d *dispatch) bool {
 	return true
 }
 
+// endsAtDoor ends an attempt whose event has expired while the user's function for the destination ran. The door has admitted it.
+func (m *machine) endsAtDoor(s *Subscription, d *dispatch, at *door, pass uint64) bool {
+	if s.destinations == nil || !m.isLate(d) {
+		return false
+	}
+	m.exit(d, at, pass, notCalled)
+	m.endLate(d)
+	return true
+}
+
 // isLate reports whether the event has expired: no call of the dispatch may begin.
 func (m *machine) isLate(d *dispatch) bool {
 	expires := d.from().expires
@@ -136,23 +149,25 @@ func (m *machine) endLate(d *dispatch) {
 	runs := d.state == stateRunning
 	for ; !d.isVisited(); d.next++ {
 		s := d.to.subscriptions[d.next]
-		drops := m.dropsLate(d, s)
-		if drops && d.seat().Number == 0 && !d.isLast() {
-			m.settle(m.split(d), Dropped)
-			continue
+		drops, ended := m.dropsLate(d, s), s.door.circuit.Gate.Load()&circuit.Removed != 0
+		part := d
+		if (drops || ended) && d.seat().Number == 0 && !d.isLast() { // those behind it do not end with it
+			part = m.split(d)
 		}
-		if runs {
+		if runs && part == d {
 			d.attempt-- // it calls no further handler
 		}
 		switch {
 		case drops:
-			m.settle(d, Dropped)
-		case s.door.circuit.Gate.Load()&circuit.Removed != 0:
-			m.bury(d, ReasonUnsubscribed)
+			m.settle(part, Dropped)
+		case ended:
+			m.bury(part, ReasonUnsubscribed)
 		default:
-			m.bury(d, ReasonTooLate)
+			m.bury(part, ReasonTooLate)
 		}
-		return
+		if part == d {
+			return
+		}
 	}
 	m.settle(d, Handled)
 }
@@ -163,7 +178,8 @@ func (m *machine) dropsLate(d *dispatch, s *Subscription) bool {
 	if s.door.terms().single && s.door.isSpent(d) {
 		return true
 	}
-	begun := d.failedAt(s) || d.story != nil && d.story.detours != nil && d.story.detours.snoozes > 0
+	crashed := d.row() != nil && d.row().crashes > 0 // perhaps in its handler
+	begun := crashed || d.failedAt(s) || d.story != nil && d.story.detours != nil && d.story.detours.snoozes > 0
 	return s.door.terms().dropLate && !begun && !m.time.Aged().Before(d.expiry())
 }
 
@@ -223,7 +239,7 @@ func (e *expiring) fired() {
 // sweepLate settles the dispatches in memory that have expired and do not run.
 func (m *machine) sweepLate() {
 	m.expiring.fired()
-	if m.expiring.count.Load() == 0 {
+	if m.expiring.count.Load() == 0 || m.ledger.closed.Load() { // Shutdown may have given up on a store that hangs
 		return
 	}
 	m.sweep(m.time.Now().UTC)

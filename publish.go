@@ -310,7 +310,7 @@ func (in *intake) timesFrom(o *origin, when *dueOption, expires *expiryOption) (
 		o.due = when.from(now)
 	}
 	if expires != nil {
-		o.expires, err = expires.from(now, o.due)
+		o.expires, err = expires.from(now, o.due, o.given || o.once.key != "")
 	}
 	return now.Wall, err
 }

@@ -434,8 +434,19 @@ func (l *Line[T]) All() []T { return slices.Clone(l.all) }
 // then Away.
 func (l *Line[T]) Take(takes func(T) bool) []T {
 	taken := slices.DeleteFunc(l.All(), func(x T) bool { return !takes(x) })
+	if len(taken) == 0 {
+		return nil
+	}
+	gone := make(map[T]bool, len(taken)) // to remove them one by one would take quadratic time
 	for _, x := range taken {
-		l.Drop(x)
+		gone[x] = true
+		seat := x.Seat()
+		l.parked[seat.Reason]--
+		seat.Place, seat.Until = Away, 0
+	}
+	l.at[Parked] -= len(taken)
+	for _, list := range []*[]T{&l.all, &l.asleep, &l.ready, &l.fresh, &l.visit} {
+		*list = slices.DeleteFunc(*list, func(x T) bool { return gone[x] })
 	}
 	return taken
 }
