@@ -31,11 +31,16 @@ func (m *simModel) endLate(d *simDispatch, attempts int) {
 	for ; len(d.rest) > 0; d.rest = d.rest[1:] {
 		s := d.rest[0]
 		drops := s.dropsLate && d.fresh()
-		if drops && !d.seated && (len(d.rest) > 1 || len(d.handled) > d.before) {
-			split := *d
-			split.rest, split.wait = d.rest[:1], nil
+		if (drops || s.removed) && !d.seated && (len(d.rest) > 1 || len(d.handled) > d.before) {
+			split := d.split()
+			split.wait = nil
 			m.ledger.Splits++
-			m.settle(&split, eventbus.Dropped)
+			if drops {
+				m.settle(&split, eventbus.Dropped)
+			} else {
+				m.bury(&split, eventbus.ReasonUnsubscribed)
+			}
+			d.wait.note(&split)
 			continue
 		}
 		d.attempt -= attempts

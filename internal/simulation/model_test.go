@@ -185,14 +185,7 @@ func (m *simModel) visit(d *simDispatch) {
 			return
 		}
 		s.skipped++
-		split := *d
-		split.rest, split.handled, split.attempt = d.rest[:1], slices.Clip(d.handled[:d.before]), 0
-		split.failures = slices.DeleteFunc(slices.Clone(d.failures), func(f simFailure) bool {
-			return f.replays == d.replays && f.sub != s.name
-		})
-		if n := len(split.failures); n > 0 && split.failures[n-1].replays == d.replays {
-			split.attempt = split.failures[n-1].attempt
-		}
+		split := d.split()
 		if len(d.rest) == 1 && len(d.handled) == d.before {
 			m.open[slices.Index(m.open, d)] = &split
 			m.skip(&split, s, why)
@@ -205,6 +198,19 @@ func (m *simModel) visit(d *simDispatch) {
 		d.wait.note(&split)
 	}
 	m.settle(d, eventbus.Handled)
+}
+
+// split is the delivery to the next subscription alone.
+func (d *simDispatch) split() simDispatch {
+	split := *d
+	split.rest, split.handled, split.attempt = d.rest[:1], slices.Clip(d.handled[:d.before]), 0
+	split.failures = slices.DeleteFunc(slices.Clone(d.failures), func(f simFailure) bool {
+		return f.replays == d.replays && f.sub != d.rest[0].name
+	})
+	if n := len(split.failures); n > 0 && split.failures[n-1].replays == d.replays {
+		split.attempt = split.failures[n-1].attempt
+	}
+	return split
 }
 
 // refuses is why a dispatch skips a subscription, "" if it does not.
