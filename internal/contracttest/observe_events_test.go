@@ -275,7 +275,11 @@ func underLoadWhatStaysIsFound(t *testing.T, bus *eventbus.Bus) {
 		}
 		return status.Dispatches[0].State
 	}
-	require.Eventually(t, func() bool { return where(stays) == eventbus.DispatchRunning }, 10*time.Second, time.Millisecond)
+	begun := func() bool { // until then it moves
+		status, err := bus.Event(context.Background(), stays)
+		return err == nil && len(status.Dispatches) == 1 && status.Dispatches[0].State == eventbus.DispatchRunning
+	}
+	require.Eventually(t, begun, 10*time.Second, time.Millisecond)
 	var publishers, readers sync.WaitGroup
 	done := make(chan struct{})
 	for i := range 2 {
