@@ -403,7 +403,8 @@ func (j *durable) submitOpening(c *change) {
 	}
 }
 
-// follow waits for what the events must follow: earlier publications of their ids whose outcomes are unknown, and what it takes in.
+// follow waits for the events that these must follow: earlier publications of their ids, whose outcomes are unknown, and earlier
+// events of their keys, which it takes in.
 // While the store is blocked, the change waits.
 func (j *durable) follow(c *opening) {
 	claims := j.feeder.claimsContext() // a restart waits for the change, and resolves the unknown outcomes afterwards

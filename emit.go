@@ -130,7 +130,7 @@ func (a *cancellation) adds(e *emitter) {
 }
 
 // dropEmittedLocked forgets what the call has emitted, when it has ended: a handler may keep its context. If it has ended in time, its
-// worker takes what it has emitted outside of transactions afterwards.
+// worker takes the events that it has emitted outside of transactions afterwards.
 func (a *cancellation) dropEmittedLocked(inTime bool) {
 	for _, e := range a.inner {
 		e.ended, e.emitted, e.names = true, nil, nil

@@ -130,10 +130,11 @@ func ExampleTyped() {
 	// true eventbus_test.OrderPlaced string
 }
 
-// A webhook that is delivered again, with another body, is one event.
+// A code that is mailed too late is of no use: it becomes a dead letter.
 func ExampleExpiresIn() {
 	ctx := context.Background()
-	bus, err := eventbus.New()
+	watch := clock.NewMock() // so that nobody has to wait
+	bus, err := eventbus.New(eventbus.WithClock(watch))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -147,10 +148,10 @@ func ExampleExpiresIn() {
 	if err := errors.Join(mail.Pause(), bus.Start(ctx)); err != nil {
 		log.Fatal(err)
 	}
-	if _, err := bus.Publish(ctx, "login.code", "4711", eventbus.ExpiresIn(time.Millisecond)); err != nil {
+	if _, err := bus.Publish(ctx, "login.code", "4711", eventbus.ExpiresIn(10*time.Minute)); err != nil {
 		log.Fatal(err)
 	}
-	time.Sleep(2 * time.Millisecond)
+	watch.Add(11 * time.Minute)
 	if err := errors.Join(mail.Resume(), bus.Drain(ctx)); err != nil {
 		log.Fatal(err)
 	}
@@ -167,6 +168,7 @@ func ExampleExpiresIn() {
 	// Output: 4711 too_late
 }
 
+// A webhook that is delivered again, with another body, is one event.
 func ExampleIdempotencyKey() {
 	ctx := context.Background()
 	bus, err := eventbus.New()

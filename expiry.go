@@ -26,15 +26,12 @@ import (
 // A replay does not expire.
 //
 // Publish returns an *EventError for an instant that has passed, or that is not after the event is due (After, At), for the zero time, and
-// for one after the year 9999. With ID or IdempotencyKey, an instant that has passed is no error, because the event may be a repetition of
+// for one outside the years 0 to 9999. With ID or IdempotencyKey, an instant that has passed is no error, because the event may be a repetition of
 // one that was accepted; a new one is too late. An event that waits to be taken in (PublishTx, a standby) may expire meanwhile. Then it is too late.
 func ExpiresAt(t time.Time) PublishOption {
 	return func(p publication) publication {
-		switch {
-		case t.IsZero():
+		if t.IsZero() {
 			return p.refuse(&EventError{Field: "expiry", Value: t.String(), Reason: "is zero; omit the option for an event that does not expire"})
-		case t.Unix() > 0 && !driver.Storable(t):
-			return p.refuse(&EventError{Field: "expiry", Value: t.String(), Reason: badYear})
 		}
 		p.expires = &expiryOption{at: t}
 		return p
@@ -71,6 +68,9 @@ func (o *expiryOption) from(now timeline.Instant, is *due, remembered bool) (*ti
 	}
 	if !at.After(now.UTC) && !remembered {
 		return refuse("has passed: no handler would be called; give a later one, or do not publish the event")
+	}
+	if !driver.Storable(at) {
+		return refuse(badYear)
 	}
 	if is == nil {
 		return &at, nil
@@ -143,7 +143,7 @@ func (m *machine) isLate(d *dispatch) bool {
 	return expires != nil && m.time.HasCome(*expires)
 }
 
-// endLate settles what is left of a dispatch whose event has expired. The caller owns the dispatch, and has taken it out of the
+// endLate settles the remaining targets of a dispatch whose event has expired. The caller owns the dispatch, and has taken it out of the
 // structure that held it.
 func (m *machine) endLate(d *dispatch) {
 	runs := d.state == stateRunning

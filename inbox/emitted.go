@@ -49,7 +49,7 @@ func (i *Inbox) lookEmitted(ctx context.Context) error {
 	return errors.Join(rows.Err(), rows.Close())
 }
 
-// collect runs f in a transaction, and returns what it has emitted.
+// collect runs f in a transaction, and returns the events that f has emitted.
 func (i *Inbox) collect(ctx context.Context, tx *sql.Tx, d eventbus.Delivery, f func(context.Context) error) ([]byte, error) {
 	run := handlerTx{i, tx, d.Event.ID, d.Subscription}
 	if !i.emits {

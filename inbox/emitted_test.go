@@ -135,7 +135,7 @@ func TestEmit_ACrashAfterTheCommit(t *testing.T) {
 	})
 }
 
-// What was committed under one of the names is found under each of them.
+// Events that were committed under one of the names are found under each of them.
 func TestEmit_NamesThatComeAndGo(t *testing.T) {
 	each(t, func(t *testing.T, db *sql.DB) {
 		id, ids := eventbus.NewEventID(), new(sync.Map)
@@ -259,7 +259,7 @@ func TestEmit_WithoutTheTable(t *testing.T) {
 	})
 }
 
-// What was emitted is removed with the mark.
+// Prune removes the emitted events with the mark.
 func TestEmit_Prune(t *testing.T) {
 	each(t, func(t *testing.T, db *sql.DB) {
 		bus, ids := newBus(t), new(sync.Map)

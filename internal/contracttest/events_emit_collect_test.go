@@ -16,7 +16,7 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// ledger is the database of a middleware that calls a handler once for each event, and keeps what it has emitted.
+// ledger is the database of a middleware that calls a handler once for each event, and keeps the events that it has emitted.
 type ledger struct {
 	mu      sync.Mutex // guards the following
 	entries map[eventbus.EventID][]byte

@@ -40,7 +40,7 @@ func (d *disk) notesEffects(t *testing.T, bus *eventbus.Bus) {
 	}, eventbus.Named("effects"))
 }
 
-// around is a middleware that calls what it is given.
+// around is a middleware that calls f.
 func around(f func(ctx context.Context, call func(context.Context) error) error) eventbus.SubscribeOption {
 	return eventbus.Use(func(next eventbus.Handler) eventbus.Handler {
 		return func(ctx context.Context, e eventbus.Event) error {

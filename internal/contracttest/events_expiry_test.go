@@ -480,6 +480,8 @@ func TestE9_BadExpiries(t *testing.T) {
 			{options(eventbus.ExpiresAt(time.Unix(-1e15, 0))), "has passed"},
 			{options(eventbus.ExpiresIn(time.Hour), eventbus.ExpiresAt(now)), "has passed"},
 			{options(eventbus.ExpiresAt(time.Date(10_000, 1, 1, 0, 0, 0, 0, time.UTC))), "year"},
+			{options(eventbus.IdempotencyKey("k"), eventbus.ExpiresAt(time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC))), "year"},
+			{options(eventbus.ID(eventbus.DeriveID(eventbus.EventID{1}, "n")), eventbus.ExpiresAt(time.Unix(-1e15, 0))), "year"},
 			{options(eventbus.After(time.Minute), eventbus.ExpiresIn(time.Minute)), "is not after the event is due, at "},
 			{options(eventbus.At(now.Add(time.Hour)), eventbus.ExpiresIn(time.Hour)), "is not after the event is due, at "},
 			{options(eventbus.ExpiresAt(now.Add(time.Minute)), eventbus.At(now.Add(time.Hour))), "give a later one, or a shorter delay"},

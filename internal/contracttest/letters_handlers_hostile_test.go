@@ -230,11 +230,7 @@ func TestL8_APatternIsWidened(t *testing.T) {
 func TestL8_AFullQueueOfTwoHandlers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := newBus(t, eventbus.WithQueueCapacity(2), eventbus.WithConcurrency(1))
-		release := make(chan struct{})
-		mustSubscribe(t, bus, "order", func(context.Context, eventbus.Event) error {
-			<-release
-			return eventbus.Permanent(errDeclined)
-		}, eventbus.Timeout(time.Hour), eventbus.Circuit(eventbus.NoCircuit()))
+		release := diesOnceReleased(t, bus)
 		handlers := map[string]*journal[eventbus.DeadLetter]{"tells": onLetters(t, bus, "*", "tells", nil), "tells too": onLetters(t, bus, "*", "tells too", nil)}
 		require.NoError(t, bus.Start(t.Context()))
 		mustPublish(t, bus, "order", 1)

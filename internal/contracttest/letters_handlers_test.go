@@ -234,15 +234,21 @@ func TestL8_EachReason(t *testing.T) {
 	})
 }
 
+// diesOnceReleased adds a subscription of which each call waits for the channel, and fails.
+func diesOnceReleased(t *testing.T, bus *eventbus.Bus) (release chan struct{}) {
+	release = make(chan struct{})
+	mustSubscribe(t, bus, "order", func(context.Context, eventbus.Event) error {
+		<-release
+		return eventbus.Permanent(errDeclined)
+	}, eventbus.Timeout(time.Hour), eventbus.Circuit(eventbus.NoCircuit()))
+	return release
+}
+
 // The queue of a bus in memory has no room for the event of a letter.
 func TestL8_AFullQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := newBus(t, eventbus.WithQueueCapacity(2), eventbus.WithConcurrency(1))
-		release := make(chan struct{})
-		mustSubscribe(t, bus, "order", func(context.Context, eventbus.Event) error {
-			<-release
-			return eventbus.Permanent(errDeclined)
-		}, eventbus.Timeout(time.Hour), eventbus.Circuit(eventbus.NoCircuit()))
+		release := diesOnceReleased(t, bus)
 		got := onLetters(t, bus, "*", "tells", nil)
 		require.NoError(t, bus.Start(t.Context()))
 		mustPublish(t, bus, "order", 1)
