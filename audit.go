@@ -34,12 +34,14 @@ const (
 	AuditPurgeMatching  AuditAction = "purge_matching" // PurgeUntil too
 	AuditImport         AuditAction = "import"
 	AuditCancel         AuditAction = "cancel"
+	AuditRetryNow       AuditAction = "retry_now"
+	AuditGiveUp         AuditAction = "give_up"
 	AuditRetire         AuditAction = "retire"
 )
 
 var auditActions = []AuditAction{
 	AuditPause, AuditHoldUntil, AuditResume, AuditTrip, AuditReset, AuditReplay, AuditReplayEdited, AuditReplayMatching,
-	AuditPurge, AuditPurgeMatching, AuditImport, AuditCancel, AuditRetire,
+	AuditPurge, AuditPurgeMatching, AuditImport, AuditCancel, AuditRetryNow, AuditGiveUp, AuditRetire,
 }
 
 // AuditActions returns all actions.
@@ -67,7 +69,9 @@ type AuditEntry struct {
 	// Query is that of a bulk operation, and Count the number of letters that matched it when it
 	// began. Of an import, Count is the number of letters of its input.
 	Query *LetterQuery `json:"query,omitempty"`
-	Count int          `json:"count,omitempty"`
+	// Dispatches is the query of a bulk action. Count is the number of events then.
+	Dispatches *DispatchQuery `json:"dispatches,omitempty"`
+	Count      int            `json:"count,omitempty"`
 	// Drop is set for a Retire with DropRetired. Count of a Retire is the number of deliveries that were parked when it began.
 	Drop bool `json:"drop,omitempty"`
 	// Outcome is set in the second entry of a bulk operation or an import, from after its last letter. The other
@@ -177,16 +181,6 @@ func (op *operators) entry(o operator, action AuditAction) *AuditEntry {
 	}
 }
 
-// cancelEntry returns the entry of Cancel, or nil if the program cancels and no operator.
-func (op *operators) cancelEntry(o operator, id EventID) *AuditEntry {
-	if o == (operator{}) {
-		return nil
-	}
-	entry := op.entry(o, AuditCancel)
-	entry.Event = id
-	return entry
-}
-
 // retireEntry returns the entry of a Retire.
 func (op *operators) retireEntry(r request, parked int) *AuditEntry {
 	e := op.entry(r.operator(), AuditRetire)
@@ -291,8 +285,8 @@ func (op *operators) auditOutcome(ctx context.Context, began *AuditEntry, o Audi
 //
 // Errors, after which nothing is recorded: ErrUninitialized, ErrNilContext; an *OptionError without
 // Action or Denied, with an Outcome, a negative Count, or an Until outside the years 0 to 9999, or for a
-// text that By would refuse; an *OptionError or a *PatternError for a Query that List would refuse; the
-// store's. After the context's error, it is unknown whether a store has recorded the entry.
+// text that By would refuse; an *OptionError or a *PatternError for a Query that List would refuse, and for a pattern in
+// Dispatches; the store's. After the context's error, it is unknown whether a store has recorded the entry.
 func (b *Bus) AuditDenied(ctx context.Context, e AuditEntry) error {
 	err := b.ready(ctx)
 	if err == nil && ctx.Err() != nil {
@@ -306,6 +300,9 @@ func (b *Bus) AuditDenied(ctx context.Context, e AuditEntry) error {
 	}
 	if e.At, e.Until = b.time.Now().UTC, e.Until.UTC(); e.Query != nil {
 		e.Query = auditedQuery(*e.Query)
+	}
+	if e.Dispatches != nil {
+		e.Dispatches = e.Dispatches.audited()
 	}
 	if err := b.audits.record(ctx, &e, nil); err != nil {
 		return fmt.Errorf("AuditDenied: %w", err)
@@ -342,10 +339,14 @@ func (op *operators) checkDenied(ctx context.Context, e *AuditEntry) error {
 		return refuse("Count", e.Count, "must not be negative")
 	case !driver.Storable(e.Until):
 		return refuse("Until", e.Until, badYear)
-	case e.Query == nil:
-		return nil
 	}
-	_, err := op.DLQ().filter(ctx, *e.Query)
+	var err error
+	if e.Dispatches != nil {
+		_, err = typeMatcher(e.Dispatches.Type)
+	}
+	if e.Query != nil && err == nil {
+		_, err = op.DLQ().filter(ctx, *e.Query)
+	}
 	return err
 }
 

@@ -19,7 +19,7 @@ type Bus struct {
 	// which may be held while the store works, as may durable.answering; catalogKeeper.mu, feeder.submitting, then the locks of the
 	// store; letters.Queue.mu; cancellation.mu, registry.mu, the route table's, operators.mu; abandoned.Calls;
 	// destinations.evicting, destinations.mu, door.mu (of a destination, then of the subscription), circuit.mu; feeder.mu; waiter.mu; schedule.mu; then the pools', which may come after any of these, and the key gates'
-	// after that. All others are leaves. A store calls done without its locks, and done may take all
+	// after that. All others are leaves. RetryNow submits under door.mu: a store calls nothing under its locks that takes one of these. A store calls done without its locks, and done may take all
 	// but the semaphores and feeder.submitting. No user code runs under any of them: handlers, middleware,
 	// observers, options, methods of errors and contexts, log sinks.
 

@@ -109,7 +109,7 @@ func (c *call) invoke(m *machine, w *worker, s *Subscription, event *Event) (r r
 	if why == nil && s.heir.Load() != nil { // after barred: the heir is set before the door opens for it
 		why = detached
 	}
-	if why != nil || m.stops(c.dispatch) {
+	if why != nil || m.stops(c.dispatch) || m.cancelling.Stands(c.dispatch.id, m.time.Nanos) {
 		return result{withdrawn: true, shut: why}
 	}
 	returned := false
@@ -167,6 +167,7 @@ var (
 	overranContext  = contexts.Cancelled(context.DeadlineExceeded)
 	shutdownContext = contexts.Cancelled(ErrShutdown)
 	lostContext     = contexts.Cancelled(ErrLeaseLost)
+	calledOff       = contexts.Cancelled(ErrCancelled)
 )
 
 type callKey struct{}
@@ -198,7 +199,7 @@ func (a *cancellation) deadlineOf(c *call) time.Time {
 }
 
 // Done returns a channel that is closed when the handler returns, exceeds its timeout, or is
-// stopped by Shutdown or because the lease is lost.
+// stopped by Shutdown, by Cancel, or because the lease is lost.
 func (c *call) Done() <-chan struct{} { return c.ensureCancellation().ended() }
 
 func (a *cancellation) ended() <-chan struct{} {
@@ -284,6 +285,8 @@ func (c *call) ending() context.Context {
 		return lostContext
 	case deadline.Overran:
 		return overranContext
+	case deadline.Cancelled:
+		return calledOff
 	}
 	return endedContext
 }
@@ -403,27 +406,6 @@ func (a *cancellation) keyHold(c *call) *keyHold {
 	return s
 }
 
-// AbandonedHandler is a handler that exceeded its timeout, or was stopped by Shutdown, and has not
-// returned.
-type AbandonedHandler struct {
-	Subscription string    `json:"subscription"`
-	EventID      EventID   `json:"event_id"`
-	EventType    string    `json:"event_type"`
-	Since        time.Time `json:"since"`
-}
-
-func (m *machine) abandonedHandlers() (all []AbandonedHandler) {
-	m.abandoned.Each(func(c *call, since time.Time) {
-		all = append(all, AbandonedHandler{
-			Subscription: c.subscription().id,
-			EventID:      c.dispatch.id,
-			EventType:    c.dispatch.to.eventType,
-			Since:        since,
-		})
-	})
-	return all
-}
-
 // overran hands the dispatch of a call that exceeds its timeout to a fresh worker. It runs on the
 // goroutine that looks at the deadlines: the timeline's tick, a timer's, a worker's that goes to rest, or one of its own.
 func (m *machine) overran(c *call) {
@@ -435,9 +417,19 @@ func (m *machine) overran(c *call) {
 // worker concludes the attempt with err, or as stopped by Shutdown if err is nil.
 func (m *machine) abandon(c *call, err error) {
 	c.cancel()
+	if err != nil {
+		m.addAbandoned(c)
+	} else { // Shutdown has cut it
+		m.abandoned.Add(c, m.time.Now().UTC)
+	}
+	m.takeOver(c, err)
+}
+
+// addAbandoned counts a call that was ended while its handler runs, until it returns.
+func (m *machine) addAbandoned(c *call) {
 	var doors []*door
 	var hanging []*circuit.Hanging
-	for o := c.dispatch.worker.call.at; o != nil && err != nil; o = o.whole { // err is nil if Shutdown has cut the call
+	for o := c.dispatch.worker.call.at; o != nil; o = o.whole {
 		doors, hanging = append(doors, o), append(hanging, &o.hanging)
 	}
 	for i, shuts := range m.abandoned.Add(c, m.time.Now().UTC, hanging...) {
@@ -445,7 +437,6 @@ func (m *machine) abandon(c *call, err error) {
 			m.reportHung(doors[i], shuts)
 		}
 	}
-	m.takeOver(c, err)
 }
 
 // handlerExited runs when a handler, or a method of its error, ends its goroutine.

@@ -48,6 +48,17 @@ type Catalog struct {
 	// Directives hold now, not at At. They are sorted by Subscription. A subscription may have
 	// one and not be in the catalog.
 	Directives []Directive `json:"directives,omitempty"`
+
+	// Buses are those that have recorded a catalog in the store and are not known to be gone, in the order in which they
+	// began to use it. Like Directives, they are of now.
+	Buses []CatalogBus `json:"buses,omitempty"`
+}
+
+// CatalogBus is a bus that uses the store.
+type CatalogBus struct {
+	Instance string    `json:"instance"`
+	Active   bool      `json:"active,omitempty"` // it had the lease at Seen
+	Seen     time.Time `json:"seen"`             // when it last wrote its catalog, by its own clock; a standby writes it every 15 s
 }
 
 // UnmarshalJSON also reads a catalog of an earlier version, whose directives are in "orders".
@@ -150,6 +161,15 @@ func (op *operators) readCatalog(ctx context.Context) (c Catalog, err error) {
 					directives = append(directives, *o)
 				}
 			}
+		}
+	}
+	if known {
+		all, err := op.storedCatalogs(ctx)
+		if err != nil {
+			return Catalog{}, err
+		}
+		for i := range all {
+			c.Buses = append(c.Buses, CatalogBus{all[i].Instance, all[i].Active, all[i].seen})
 		}
 	}
 	c.Directives = c.underPresentNames(directives)

@@ -88,6 +88,9 @@ func (f *feeder) divide(ctx context.Context, claimed []*record) (entering []*rec
 		}
 	}
 	b.durable.warnMissing(missing)
+	for _, r := range entering {
+		r.enters = r.State != driver.Scheduled
+	}
 	return entering, nil
 }
 

@@ -368,3 +368,16 @@ func (m *machine) reportHung(o *door, shuts uint32) {
 }
 
 const badYear = "is outside the years 0 to 9999"
+
+// NameInUseError is returned by Retire for a name that a live bus has. It matches ErrNameInUse.
+type NameInUseError struct {
+	Subscription string `json:"subscription"`
+	Instance     string `json:"instance"` // Catalog.Instance of the bus
+}
+
+func (e *NameInUseError) Error() string {
+	return fmt.Sprintf("%v: bus %s has %q; unsubscribe or detach it there, or end that process", ErrNameInUse, e.Instance, e.Subscription)
+}
+
+// Unwrap returns ErrNameInUse.
+func (e *NameInUseError) Unwrap() error { return ErrNameInUse }

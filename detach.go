@@ -11,6 +11,7 @@ import (
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/circuit"
+	"github.com/surebus/eventbus/internal/settled"
 )
 
 // Detach stops the subscription and keeps its deliveries for a later subscription of its name, in this process. After Detach has
@@ -118,6 +119,7 @@ func (d *dispatch) outlives(s *Subscription) (drops bool) {
 	s = s.latest()
 	if in := s.retired.Load(); in != nil {
 		in.ended.Add(1)
+		d.touch(settled.Operators{Ended: in.By})
 	}
 	return s.door.terms().drops
 }
@@ -273,6 +275,8 @@ func (r *registry) ofRecordLocked(name string, of *record) *Subscription {
 		return s
 	case old.retired.Load() == nil && of.Position < s.firstPosition(), old.retired.Load().has(of, s):
 		return old
+	case !ok && of.enters: // Retire was called since the record was divided: what memory has then ends
+		return old
 	case !ok:
 		return nil
 	}
@@ -295,6 +299,7 @@ func (r *registry) retire(name string, ended *Subscription) {
 type retirement struct {
 	Retired string    `json:"retired"` // the name
 	At      time.Time `json:"at"`
+	Last    int64     `json:"last"` // the largest driver.Record.Position under the name: a later one is of a subscription that came back
 	By      string    `json:"by,omitempty"`
 	Why     string    `json:"why,omitempty"`
 	Drop    bool      `json:"drop,omitempty"`
@@ -308,16 +313,9 @@ type retirement struct {
 	ended atomic.Int64
 }
 
-// has reports whether a record of the name was published before the Retire. s is the subscription that has the name now, or nil.
+// has reports whether a record of the name was accepted before the Retire. s is the subscription that has the name now, or nil.
 func (in *retirement) has(of *record, s *Subscription) bool {
-	if in == nil {
-		return false
-	}
-	at := of.Published
-	if of.replay != nil {
-		at = of.replay.Began
-	}
-	if at.After(in.At) {
+	if in == nil || of.Position > in.Last {
 		return false
 	}
 	if s == nil || !s.succeeds {

@@ -54,6 +54,7 @@ type Directive struct {
 type DirectiveOption interface {
 	TransferOption
 	RetireOption
+	ActionOption
 	applyDirective(*operator) error
 }
 
@@ -233,8 +234,8 @@ func (op *operators) carryOut(ctx context.Context, r request) error {
 	case r.Action == AuditRetire:
 		_, err := op.retireHere(ctx, r)
 		return err
-	case r.Action == AuditCancel:
-		return op.journal.cancel(ctx, r.Event, op.cancelEntry(r.operator(), r.Event), r.id)
+	case verbNames[r.Action] != "":
+		return op.actHere(ctx, r.action())
 	case verbs[r.Action] == nil:
 		return fmt.Errorf("eventbus: unknown request %q: it is one of a later version", shorten(string(r.Action)))
 	}

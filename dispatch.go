@@ -8,6 +8,7 @@ import (
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/line"
+	"github.com/surebus/eventbus/internal/settled"
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/window"
 )
@@ -33,6 +34,7 @@ type dispatch struct {
 	attempt int32
 	state   dispatchState
 	hasTurn bool // it has its key's place: the next dispatch of the key waits for it
+	held    bool // it waits for its key's place, or has it, and never runs; see keys.Gate.Hold
 	inside  bool // a running handler published it, so the publication did not wait for room; fixed
 	expires bool // machine.expiring counts it
 	first   call // its first call; further ones are allocated an attempt at a time
@@ -84,7 +86,8 @@ type replay struct {
 	published      time.Time // of the event, which may be from another timeline
 	due            time.Time // of an event that was scheduled, likewise
 	began          int64
-	count          int32 // replays of the event, with this one
+	count          int32          // replays of the event, with this one
+	log            []LetterReplay // ends with this one
 	run            *bulkRun
 	succeeded      []string // subscriptions that handled the event before
 	history        []Failure
@@ -96,10 +99,7 @@ type replay struct {
 }
 
 // noOrigin stands for a missing origin or replay.
-var (
-	noOrigin origin
-	noReplay replay
-)
+var noOrigin, noReplay = origin{}, replay{}
 
 func (d *dispatch) from() *origin {
 	if d.origin == nil {
@@ -174,11 +174,15 @@ func (d *dispatch) isLast() bool {
 
 // succeeded returns the number of targets that have handled the event in this dispatch.
 func (d *dispatch) succeeded() int {
-	n := int(d.next)
-	if d.story != nil && d.story.detours != nil {
-		n -= len(d.story.detours.skipped)
+	return int(d.next) - d.splits()
+}
+
+// splits returns the number of targets that were split off from the dispatch.
+func (d *dispatch) splits() int {
+	if d.story == nil || d.story.detours == nil {
+		return 0
 	}
-	return n
+	return len(d.story.detours.skipped)
 }
 
 // waiter returns the PublishAndWait that waits for the dispatch, or nil.
@@ -209,6 +213,7 @@ type row struct {
 	crashes  int           // see Record; 0 once an attempt has not crashed the process
 	from     *door         // at which it was parked when it was claimed; nil for another
 	counted  bool          // that door counts it in spill.coming
+	ended    int64         // when it has ended, in Unix milliseconds, if the store has its outcome
 	unloads  bool          // it leaves memory, as the dispatch before it in its key's order did
 	marked   bool          // it runs in a group of suspects
 }
@@ -256,14 +261,15 @@ type story struct {
 // detours has the parts of a story that few dispatches have: most failures involve no rule and no
 // door.
 type detours struct {
-	destination string           // at the next target; "" while it is not known
-	at          *door            // at which it has its seat, or was refused one; nil for the last target's own
-	home        *door            // another one, at which later ones of its key stay behind it; mostly nil
-	spent       []spent          // records of rules' budgets
-	skipped     []int32          // targets that were split off
-	seat        line.Seat        // in the line of at
-	snoozes     int32            // times that it was snoozed there
-	observed    *observedAttempt // whose begin was reported and whose end was not
+	destination string             // at the next target; "" while it is not known
+	at          *door              // at which it has its seat, or was refused one; nil for the last target's own
+	home        *door              // another one, at which later ones of its key stay behind it; mostly nil
+	spent       []spent            // records of rules' budgets
+	skipped     []int32            // targets that were split off
+	seat        line.Seat          // in the line of at
+	snoozes     int32              // times that it was snoozed there
+	by          *settled.Operators // who have let it go on, or have ended it; nil for none. It does not change
+	observed    *observedAttempt   // whose begin was reported and whose end was not
 }
 
 // spent records how much of a rule's budget a dispatch has used, and its last delay there.
@@ -375,27 +381,6 @@ func (d *dispatch) recovered() bool {
 	})
 }
 
-// ruled returns the number of failures that rules decided.
-func (d *dispatch) ruled() (failures int) {
-	if d.story != nil && d.story.detours != nil {
-		for i := range d.story.detours.spent {
-			failures += int(d.story.detours.spent[i].failures)
-		}
-	}
-	return failures
-}
-
-// spentOn returns the dispatch's record of a rule's budget. It creates a missing one.
-func (d *dispatch) spentOn(of *Subscription, rule int32) *spent {
-	r := d.ensureDetours()
-	i := slices.IndexFunc(r.spent, func(s spent) bool { return s.of == of && s.rule == rule })
-	if i < 0 {
-		i = len(r.spent)
-		r.spent = append(r.spent, spent{of: of, rule: rule})
-	}
-	return &r.spent[i]
-}
-
 // splitOff returns a dispatch for the next target alone, with the attempts and failures at that
 // target.
 func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
@@ -446,18 +431,17 @@ func (s *story) at(target *Subscription) *story {
 		}
 		part.failures = append(part.failures, f)
 	}
-	// Attempts at the target keep their delays and budgets; a target without attempts starts anew.
-	if len(part.failures) > 0 {
+	if len(part.failures) > 0 { // attempts at the target keep their delays and budgets; a target without attempts starts anew
 		part.previous = s.previous
 		if s.detours != nil && len(s.detours.spent) > 0 {
 			part.detours = &detours{spent: slices.Clone(s.detours.spent)}
 		}
 	}
-	if from := s.detours; from != nil && (from.destination != "" || from.snoozes > 0) {
+	if from := s.detours; from != nil && (from.destination != "" || from.snoozes > 0 || from.by != nil) {
 		if part.detours == nil {
 			part.detours = &detours{}
 		}
-		part.detours.destination, part.detours.snoozes = from.destination, from.snoozes
+		part.detours.destination, part.detours.snoozes, part.detours.by = from.destination, from.snoozes, from.by
 	}
 	return part
 }

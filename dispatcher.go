@@ -71,8 +71,7 @@ func (m *machine) run(w *worker, d *dispatch) {
 			shut, until = m.postpone(d, at, pass, &r)
 		}
 		emitted = nil
-		if m.stops(d) {
-			m.withdraw(d)
+		if m.endsNow(d) {
 			return
 		}
 		if m.park(d, at, shut, until) { // d itself is parked or settled
@@ -186,11 +185,7 @@ func (m *machine) fail(d *dispatch, ran *callState, r result) {
 		bound: merged.MaxElapsed, elapsed: d.elapsed(now, m.time),
 	}, m.randomly(policy, s)).unlessLate(d, now)
 	m.report.handlerFailed(d, policy, next.delay)
-	outcome := failed
-	if r.verdict.rejected && !ran.at.circuit.Config().CountRejections {
-		outcome = noOutcome
-	}
-	m.exit(d, ran.at, ran.pass, outcome)
+	m.exit(d, ran.at, ran.pass, ran.at.countFailure(r.verdict))
 	d.goesTo(ran.at)
 	if !next.retry {
 		m.bury(d, next.reason)
@@ -219,6 +214,7 @@ func (m *machine) exit(d *dispatch, at *door, pass uint64, what outcome) {
 func (m *machine) applyAccept(d *dispatch, stored bool) {
 	m.ledger.accepted.Add(1)
 	d.to.counters.events.Add(1)
+	m.cancelling.Withdraw(d.id) // an earlier event had the id
 	switch {
 	case len(d.to.subscriptions) == 0: // intake.accepted settles it after the observers
 	case stored:
@@ -263,38 +259,6 @@ func (m *machine) queue(d *dispatch, reserved bool) {
 	}
 }
 
-// enterKey reports whether a queued dispatch may run now. Otherwise it waits in the key gate until
-// the one before it leaves. enterKey runs under a lock of the pool.
-func (m *machine) enterKey(d *dispatch) bool {
-	d.hasTurn = true
-	gate := m.gateOf(d)
-	admitted := gate.Enter(d.key, d)
-	if s := d.row(); admitted && s != nil {
-		s.unloads = s.unloads || m.wasUnloaded(gate, d)
-	}
-	return admitted
-}
-
-// gateOf returns the gate of a dispatch's key: that of its last target. An earlier one may be isolated now, if it handled the event
-// in an earlier process, in which it was not.
-func (m *machine) gateOf(d *dispatch) *keyGate {
-	if own := d.to.subscriptions[len(d.to.subscriptions)-1].gate; own != nil {
-		return own
-	}
-	return m.keys
-}
-
-// leaveKey releases a dispatch's place in its key's order. The next dispatch of the key may run.
-func (m *machine) leaveKey(d *dispatch) {
-	if !d.hasTurn {
-		return
-	}
-	d.hasTurn = false
-	if next, ok := m.gateOf(d).Leave(d.key); ok {
-		m.pool.Release(next)
-	}
-}
-
 // retryLater schedules the next attempt of a dispatch.
 func (m *machine) retryLater(d *dispatch, delay time.Duration, due int64) {
 	if d.attempt == 1 {
@@ -313,6 +277,10 @@ func (m *machine) applyWait(d *dispatch, delay time.Duration, due int64) {
 
 // delayUntil keeps a dispatch until its next attempt is due.
 func (m *machine) delayUntil(d *dispatch, due int64) {
+	if m.standsCancelled(d) {
+		m.settle(d, Cancelled)
+		return
+	}
 	seated := d.seat().Number != 0
 	if seated {
 		d.seatDoor().away(d)
@@ -395,6 +363,10 @@ func (m *machine) applyPark(d *dispatch) {
 	m.leaveKey(d)
 	d.state = stateParked
 	m.holdsExpiring(d)
+	if m.standsCancelled(d) {
+		m.settle(d, Cancelled)
+		return
+	}
 	how := parking(d.seat().Reason)
 	if refused := at.join(m.Bus, d); refused != "" {
 		m.bury(d, refused)
@@ -477,6 +449,7 @@ func (m *machine) applySettle(d *dispatch, outcome Outcome, kept *keptLetter) {
 	}
 	waiter := d.waiter()
 	last := waiter != nil && waiter.ended(outcome, d.story != nil && d.story.part, int(d.attempt), l)
+	m.remember(d, outcome, kept)
 	d.state = stateSettled
 	m.forgetsExpiring(d)
 	m.arrived(d)

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
 	"time"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/route"
 )
 
 // DispatchState is where a dispatch is that has not settled.
@@ -71,6 +73,8 @@ type DispatchInfo struct {
 	Subscription string `json:"subscription"`
 	// Targets lists Subscription and those after it.
 	Targets []string `json:"targets"`
+	// Destination is that of Subscription, of one with PerDestination, once it is known. It is empty while a handler runs.
+	Destination string `json:"destination,omitempty"`
 	// Attempts is the number of attempts, with the running one. A dispatch that was parked or queued
 	// before its first attempt has 0.
 	Attempts int `json:"attempts"`
@@ -95,6 +99,10 @@ type EventStatus struct {
 	ID EventID `json:"event_id"`
 	// Dispatches lists the dispatches of the event that have not settled.
 	Dispatches []DispatchInfo `json:"dispatches"`
+	// Settled lists how its deliveries have ended, oldest first, as far as Event knows.
+	Settled []SettledDelivery `json:"settled"`
+	// Replays lists the replays of the event that its dispatches and letters know, oldest first: at most 10 of each.
+	Replays []LetterReplay `json:"replays,omitempty"`
 	// Letters is the first page of its dead letters, newest first.
 	Letters LetterPage `json:"letters"`
 }
@@ -102,14 +110,17 @@ type EventStatus struct {
 // IsSettled reports whether no dispatch of the event is left.
 func (s EventStatus) IsSettled() bool { return len(s.Dispatches) == 0 }
 
-// Event returns what became of an event: where each of its dispatches is, and its dead letters. An
-// event without either has settled: it was handled, unrouted, dropped or cancelled, or its letters
-// were purged.
+// Event returns what became of an event: where each of its dispatches is, how its deliveries have ended, and its dead letters. An
+// event without any of these has settled before the last 10,000 events of this process, or in another process: it was handled,
+// unrouted, dropped or cancelled, or its letters were purged.
+//
+// With a store, Event also knows in every process how those deliveries have ended upon which operators have acted, until the store
+// removes the audit entries of that time: those of a replay; those of RetryNow, Cancel and GiveUp with By, Because or
+// FromRequest, or in bulk; those that Retire has ended; and those whose letters were purged, but not by WithLetterRetention.
 //
 // In memory, the bus finds what it has in memory, and the last 100,000 ids that publishers chose. It
 // compares the ids of all dispatches, at about 100 ns each, mostly without a lock. With a store, it reads the store, which
-// also knows the ids of WithIdempotencyWindow, and looks in memory for what runs. It does not know the
-// outcome of a settled dispatch without a letter.
+// also knows the ids of WithIdempotencyWindow, and looks in memory for what runs.
 //
 // Each place that is reported was true at some time during the call. A dispatch that changes its place
 // meanwhile may be missing, above all while an observer delays it: call Event again.
@@ -130,10 +141,96 @@ func (b *Bus) Event(ctx context.Context, id EventID) (EventStatus, error) {
 	return status, nil
 }
 
+// EventByIdempotencyKey is Event for the event of a type that has an idempotency key: the one whose id Publish would return for a repetition,
+// and if the key is free, one that has not settled or else the one of the latest dead letter. An event of which only the key is
+// known has settled: its status lists nothing.
+//
+// It works on every bus, also on a standby and WithoutHandlers. A known key takes one look; for a free one it compares all
+// dispatches and dead letters.
+//
+// Errors: *EventError for an event type or a key that Publish rejects; ErrUnknownEvent; the store's; the context's.
+func (b *Bus) EventByIdempotencyKey(ctx context.Context, eventType, key string) (EventStatus, error) {
+	err := b.ready(ctx)
+	if err == nil {
+		err = checkKeyed(eventType, key)
+	}
+	if err == nil && ctx.Err() != nil {
+		err = contextError(ctx)
+	}
+	var status EventStatus
+	if err == nil {
+		status, err = b.views.keyedStatus(ctx, eventType, key)
+	}
+	if err != nil {
+		return EventStatus{}, fmt.Errorf("EventByIdempotencyKey(%q, %q): %w", shorten(eventType), shorten(key), err)
+	}
+	withoutPayloads(status.Dispatches)
+	return status, nil
+}
+
+// checkKeyed refuses a type or an idempotency key that no event has.
+func checkKeyed(eventType, key string) error {
+	if offence := route.CheckType(eventType); offence != nil {
+		return typeError(eventType, offence)
+	}
+	reason := checkKey(key)
+	if key == "" {
+		reason = "is empty; give that of the event"
+	}
+	if reason != "" {
+		return &EventError{Field: "idempotency key", Value: shorten(key), Reason: reason}
+	}
+	return nil
+}
+
+// keyedStatus finds an event by its idempotency key.
+func (v *views) keyedStatus(ctx context.Context, eventType, key string) (EventStatus, error) {
+	id, known, err := v.journal.keyedEvent(ctx, eventType, key)
+	if err == nil && !known {
+		id, err = v.lookForKey(ctx, eventType, key)
+	}
+	if err != nil {
+		return EventStatus{}, err
+	}
+	status, err := v.eventStatus(ctx, id)
+	if errors.Is(err, ErrUnknownEvent) { // the key is known, so the event was accepted
+		err = nil
+	}
+	return status, err
+}
+
+// lookForKey finds the event of a free idempotency key.
+func (v *views) lookForKey(ctx context.Context, eventType, key string) (id EventID, err error) {
+	q := DispatchQuery{Type: eventType, IdempotencyKey: key, Limit: maxPage}
+	for more := true; more; more = q.After != "" {
+		page, err := v.dispatches(ctx, q)
+		if err != nil {
+			return id, err
+		}
+		if len(page.Dispatches) > 0 {
+			return page.Dispatches[0].Event, nil
+		}
+		q.After = page.Next
+	}
+	f, err := (&LetterQuery{Type: eventType, IdempotencyKey: key}).filter()
+	if err != nil {
+		return id, err
+	}
+	f.limit = 1
+	page, err := v.letters.page(ctx, f)
+	if err == nil && len(page.letters) == 0 {
+		err = ErrUnknownEvent
+	}
+	if err != nil {
+		return id, err
+	}
+	return page.letters[0].Event.ID, nil
+}
+
 func (v *views) eventStatus(ctx context.Context, id EventID) (status EventStatus, err error) {
 	// A dispatch that goes back to an earlier place, such as a retry to the queue, may be missed once.
 	const looks = 3
-	found := make(map[*dispatch]DispatchInfo)
+	found := make(foundDispatches)
 	for look := range looks {
 		if ctx.Err() != nil {
 			return status, contextError(ctx)
@@ -141,7 +238,7 @@ func (v *views) eventStatus(ctx context.Context, id EventID) (status EventStatus
 		if status, err = v.lookFor(ctx, id, found); err != nil {
 			return status, err
 		}
-		if look > 0 && len(status.Dispatches)+len(status.Letters.Letters) > 0 {
+		if look > 0 && len(status.Dispatches)+len(status.Letters.Letters)+len(status.Settled) > 0 {
 			return status, nil
 		}
 		runtime.Gosched()
@@ -154,7 +251,7 @@ func (v *views) eventStatus(ctx context.Context, id EventID) (status EventStatus
 
 // lookFor looks for an event in each place, in the order in which dispatches pass through them. It
 // adds the dispatches in memory to found.
-func (v *views) lookFor(ctx context.Context, id EventID, found map[*dispatch]DispatchInfo) (EventStatus, error) {
+func (v *views) lookFor(ctx context.Context, id EventID, found foundDispatches) (EventStatus, error) {
 	status := EventStatus{ID: id, Dispatches: []DispatchInfo{}}
 	records, exist, err := v.journal.recordsOf(ctx, id)
 	if err != nil {
@@ -164,14 +261,37 @@ func (v *views) lookFor(ctx context.Context, id EventID, found map[*dispatch]Dis
 	if exist {
 		status.Dispatches = append(status.Dispatches, v.describeRecords(records, found)...)
 	} else {
-		for _, info := range found {
-			status.Dispatches = append(status.Dispatches, info)
+		for _, is := range found {
+			status.Dispatches = append(status.Dispatches, is.DispatchInfo)
 		}
 		slices.SortFunc(status.Dispatches, compareDispatches)
 	}
 	letters, err := v.letters.page(ctx, &letterFilter{LetterQuery: LetterQuery{Event: id}, limit: defaultPage})
-	status.Letters = letters.page()
+	if status.Letters = letters.page(); err != nil {
+		return status, err
+	}
+	status.Settled, err = v.journal.settledOf(ctx, id) // last: it may have settled meanwhile
+	status.Replays = replaysOf(records, found, status.Letters.Letters)
 	return status, err
+}
+
+// replaysOf returns the replays of an event that its dispatches and letters know, oldest first.
+func replaysOf(records []*record, found foundDispatches, letters []DeadLetter) (all []LetterReplay) {
+	for _, r := range records {
+		if r.replay != nil {
+			all = append(all, r.replay.Log...)
+		}
+	}
+	for _, is := range found {
+		all = append(all, is.replays...)
+	}
+	for i := range letters {
+		all = append(all, letters[i].ReplayLog...)
+	}
+	slices.SortFunc(all, func(x, y LetterReplay) int {
+		return cmp.Or(x.At.Compare(y.At), bytes.Compare(x.Letter[:], y.Letter[:]))
+	})
+	return slices.CompactFunc(all, func(x, y LetterReplay) bool { return x.Letter == y.Letter })
 }
 
 func compareDispatches(x, y DispatchInfo) int {
@@ -188,41 +308,13 @@ type spot struct {
 	each  func(visit func(d *dispatch, due int64, why ParkReason))
 }
 
-// spots returns the structures that hold dispatches, in the order in which a dispatch passes through
-// them.
-func (v *views) spots() []spot {
-	type visitor = func(d *dispatch, due int64, why ParkReason)
-	plain := func(visit visitor) func(*dispatch) {
-		return func(d *dispatch) { visit(d, 0, "") }
-	}
-	all := []spot{
-		{DispatchScheduled, func(visit visitor) {
-			v.machine.scheduled.Each(func(d *dispatch) { visit(d, 0, "") })
-		}},
-		{DispatchQueued, func(visit visitor) { v.machine.pool.Each(plain(visit)) }},
-		{DispatchQueued, func(visit visitor) { v.machine.keys.Each(plain(visit)) }},
-		{DispatchWaiting, func(visit visitor) {
-			v.machine.delay.Each(func(due int64, d *dispatch) { visit(d, due, "") })
-		}},
-	}
-	for _, s := range v.registry.list() {
-		if s.gate != nil {
-			all = append(all, spot{DispatchQueued, func(visit visitor) { s.gate.Each(plain(visit)) }})
-		}
-		for _, o := range s.doors() {
-			all = append(all, spot{DispatchParked, func(visit visitor) { o.each(v.Bus, visit) }})
-		}
-	}
-	return all
-}
-
 // candidates returns the dispatches in memory that match, in a state or in any. One that moves may be
 // there twice. matches reads only their fixed fields: it is called without a lock, because to read the memory of many dispatches takes
 // milliseconds.
 func (v *views) candidates(state DispatchState, matches func(*dispatch) bool) (matching []*dispatch) {
 	held := max(v.ledger.waiting.Load(), v.ledger.scheduled.Load(), int64(v.machine.pool.Depth()))
 	all := make([]*dispatch, 0, held+64) // so that it rarely grows under a lock
-	for _, p := range v.spots() {
+	for _, p := range v.machine.spots() {
 		if state != "" && state != p.state {
 			continue
 		}
@@ -244,8 +336,26 @@ func (v *views) candidates(state DispatchState, matches func(*dispatch) bool) (m
 	return matching
 }
 
+// foundDispatches has dispatches in memory.
+type foundDispatches map[*dispatch]foundDispatch
+
+// foundDispatch describes a dispatch. Readers use it in place of the dispatch, which may fall due meanwhile and then gets another origin.
+type foundDispatch struct {
+	DispatchInfo
+	ref     driver.Ref // of its record; 0 for none
+	replays []LetterReplay
+}
+
+func (found foundDispatches) add(d *dispatch, info DispatchInfo) {
+	is := foundDispatch{DispatchInfo: info, replays: d.replay().log}
+	if row := d.row(); row != nil {
+		is.ref = row.ref
+	}
+	found[d] = is
+}
+
 // describeAll adds the descriptions of dispatches to found. It leaves out those that are in no place.
-func (v *views) describeAll(candidates []*dispatch, found map[*dispatch]DispatchInfo) {
+func (v *views) describeAll(candidates []*dispatch, found foundDispatches) {
 	if len(candidates) == 0 {
 		return
 	}
@@ -253,16 +363,16 @@ func (v *views) describeAll(candidates []*dispatch, found map[*dispatch]Dispatch
 	for _, d := range candidates {
 		wanted[d] = true
 	}
-	for _, p := range v.spots() {
+	for _, p := range v.machine.spots() {
 		p.each(func(d *dispatch, due int64, why ParkReason) {
 			if wanted[d] {
-				found[d] = v.describe(d, p.state, due, why)
+				found.add(d, v.describe(d, p.state, due, why))
 			}
 		})
 	}
 	for _, c := range v.machine.watch.Running() {
 		if wanted[c.dispatch] {
-			found[c.dispatch] = v.describeCall(c)
+			found.add(c.dispatch, v.describeCall(c))
 		}
 	}
 }
@@ -275,7 +385,7 @@ func (v *views) describe(d *dispatch, state DispatchState, due int64, why ParkRe
 		i.LastError = f.text
 	}
 	if d.story != nil && d.story.detours != nil {
-		i.Snoozes = int(d.story.detours.snoozes)
+		i.Snoozes, i.Destination = int(d.story.detours.snoozes), d.story.detours.destination
 	}
 	switch {
 	case state == DispatchScheduled:
@@ -309,10 +419,10 @@ func (v *views) describeFixed(d *dispatch, next int32) DispatchInfo {
 }
 
 // describeRecords describes records of the store. found has the dispatches in memory: they know more.
-func (v *views) describeRecords(records []*record, found map[*dispatch]DispatchInfo) (all []DispatchInfo) {
+func (v *views) describeRecords(records []*record, found foundDispatches) (all []DispatchInfo) {
 	inMemory := make(map[driver.Ref]DispatchInfo, len(found))
-	for d, info := range found {
-		inMemory[d.row().ref] = info
+	for _, is := range found {
+		inMemory[is.ref] = is.DispatchInfo
 	}
 	for _, r := range records {
 		info, ok := inMemory[r.Ref]
@@ -326,7 +436,7 @@ func (v *views) describeRecords(records []*record, found map[*dispatch]DispatchI
 
 func (v *views) describeRecord(r *record) DispatchInfo {
 	i := DispatchInfo{
-		Event: EventID(r.ID), Type: r.Type, Key: r.Key, IdempotencyKey: r.IdempotencyKey, Payload: v.config.encoded(r.Payload), Published: r.Published, Targets: r.Targets, Due: r.Due, Expires: r.Expires, InStore: !r.Leased,
+		Event: EventID(r.ID), Type: r.Type, Key: r.Key, IdempotencyKey: r.IdempotencyKey, Payload: v.config.encoded(r.Payload), Published: r.Published, Targets: r.Targets, Destination: r.Destination, Due: r.Due, Expires: r.Expires, InStore: !r.Leased,
 		State: [...]DispatchState{DispatchQueued, DispatchWaiting, DispatchScheduled, DispatchParked}[r.State],
 	}
 	if r.incoming {
@@ -340,7 +450,7 @@ func (v *views) describeRecord(r *record) DispatchInfo {
 		for slices.Contains(p.Skipped, next) {
 			next++
 		}
-		i.Attempts, i.Targets, i.Snoozes = p.Attempts, r.Targets[min(next, len(r.Targets)):], p.Snoozes
+		i.Attempts, i.Targets, i.Snoozes, i.Destination = p.Attempts, r.Targets[min(next, len(r.Targets)):], p.Snoozes, cmp.Or(p.Destination, r.Destination)
 		if p.AsleepFor != 0 {
 			i.State, i.Parked = DispatchParked, ParkSnoozed
 		}

@@ -44,11 +44,14 @@ const (
 	// ReasonInvalid: an event that another process has published does not fit this bus (its payload limit, its codec, its
 	// rules for types), or cannot be decoded.
 	ReasonInvalid Reason = "invalid"
+	// ReasonOperator: an operator has given the delivery up (GiveUp).
+	ReasonOperator Reason = "operator"
 )
 
 var reasons = []Reason{
 	ReasonExhausted, ReasonPermanent, ReasonCircuitOpen, ReasonOverflow, ReasonCrash,
 	ReasonExpired, ReasonTooLate, ReasonUnsubscribed, ReasonShutdown, ReasonDuplicate, ReasonInvalid,
+	ReasonOperator,
 }
 
 // Reasons returns all reasons.
@@ -113,6 +116,8 @@ type DeadLetter struct {
 	DiedAt time.Time `json:"died_at"`
 	// Replays is the number of replays of the event before this letter.
 	Replays int `json:"replays,omitempty"`
+	// ReplayLog lists the last 10 of these replays, oldest first. A letter of an earlier version does not list them.
+	ReplayLog []LetterReplay `json:"replay_log,omitempty"`
 	// Fingerprint identifies the letter's group, see LetterGroup.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Edited is set if ReplayEdited replaced the payload. Event then has the payload that was
@@ -193,6 +198,7 @@ func (l *DeadLetter) clone() DeadLetter {
 	c.Succeeded = slices.Clone(l.Succeeded)
 	c.NotReached = slices.Clone(l.NotReached)
 	c.Failures = slices.Clone(l.Failures)
+	c.ReplayLog = slices.Clone(l.ReplayLog)
 	c.Rule = l.Rule.clone()
 	for i := range c.Failures {
 		c.Failures[i].Rule = c.Failures[i].Rule.clone()
@@ -295,7 +301,7 @@ func (q *DLQ) Replay(ctx context.Context, id LetterID, opts ...DirectiveOption) 
 	if err != nil {
 		return fmt.Errorf("Replay: %w", err)
 	}
-	if err := q.bus.intake.replay(ctx, id, &replaying{audit: q.bus.operators.entry(o, AuditReplay)}); err != nil {
+	if err := q.bus.intake.replay(ctx, id, &replaying{by: o.by, audit: q.bus.operators.entry(o, AuditReplay)}); err != nil {
 		return fmt.Errorf("Replay(%s): %w", id, err)
 	}
 	return nil
@@ -318,7 +324,7 @@ func (q *DLQ) ReplayEdited(ctx context.Context, id LetterID, payload any, opts .
 	if err != nil {
 		return fmt.Errorf("ReplayEdited: %w", err)
 	}
-	if err := q.bus.intake.replay(ctx, id, &replaying{edits: true, payload: payload, audit: q.bus.operators.entry(o, AuditReplayEdited)}); err != nil {
+	if err := q.bus.intake.replay(ctx, id, &replaying{by: o.by, edits: true, payload: payload, audit: q.bus.operators.entry(o, AuditReplayEdited)}); err != nil {
 		return fmt.Errorf("ReplayEdited(%s): %w", id, err)
 	}
 	return nil
@@ -354,7 +360,16 @@ func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...DirectiveOption) e
 	}
 	entry := q.bus.operators.entry(o, AuditPurge)
 	entry.Letter = id
-	removed, err := q.bus.letters.remove(ctx, []LetterID{id}, entry)
+	by := &o
+	l, err := q.bus.letters.get(ctx, id)
+	if undecodable := (*DecodeError)(nil); errors.As(err, &undecodable) { // it has no outcome
+		by, err = nil, nil
+	}
+	removed := 0
+	if err == nil {
+		ref := letterRef{id: id, event: l.Event.ID, subscription: l.Subscription, diedAt: l.DiedAt, attempts: l.Attempts, replays: l.Replays}
+		removed, err = q.bus.letters.remove(ctx, []letterRef{ref}, by, entry)
+	}
 	if err == nil && removed == 0 {
 		err = ErrNotFound
 	}
@@ -379,6 +394,7 @@ func (m *machine) letter(d *dispatch, reason Reason) *keptLetter {
 		Attempts:     int(d.attempt),
 		DiedAt:       m.time.Now().UTC,
 		Replays:      int(r.count),
+		ReplayLog:    r.log,
 		Edited:       r.edits > 0,
 		Original:     r.original,
 		Edits:        int(r.edits),

@@ -58,7 +58,8 @@ func newBulk[O BulkOption](operation string, opts []O) (*bulk, error) {
 type bulk struct {
 	perSecond float64 // 0: not limited
 	dryRun    bool
-	stopAfter int // 0: never
+	stopAfter int  // 0: never
+	probe     bool // of a bulk action
 	progress  func(BulkProgress)
 	operator  operator
 	err       error
@@ -200,7 +201,7 @@ func (q *DLQ) replayMatching(ctx context.Context, query LetterQuery, opts []Bulk
 		_ = q.bus.operators.auditOutcome(ctx, entry, outcome, err, nil) // it is logged
 	}()
 	run := &bulkRun{stopAfter: int64(o.stopAfter), stopped: make(chan struct{})}
-	r := &replaying{run: run}
+	r := &replaying{run: run, by: o.operator.by, bulk: entry.At}
 	rate := pacing{pace.Pace{Time: q.bus.time, PerSecond: o.perSecond}, q.bus.lifecycle.leaving, run.stopped}
 	ended := func(done int, id LetterID, err error) error {
 		switch {
@@ -297,7 +298,7 @@ func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...Bulk
 	}
 	var report PurgeReport
 	if err == nil {
-		report, err = q.purge(ctx, f, o)
+		report, err = q.purge(ctx, f, o, &o.operator)
 	}
 	if err != nil {
 		return report, fmt.Errorf("PurgeMatching: %w", err)
@@ -316,14 +317,19 @@ func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time, opts ...Directi
 	if err != nil {
 		return 0, fmt.Errorf("PurgeUntil: %w", err)
 	}
-	report, err := q.purge(ctx, &letterFilter{LetterQuery: LetterQuery{Until: instant}, until: instant, bounded: true}, &bulk{operator: o})
+	report, err := q.purgeUntil(ctx, instant, o, &o)
 	if err != nil {
 		return report.Purged, fmt.Errorf("PurgeUntil: %w", err)
 	}
 	return report.Purged, nil
 }
 
-func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (report PurgeReport, err error) {
+func (q *DLQ) purgeUntil(ctx context.Context, instant time.Time, o operator, by *operator) (PurgeReport, error) {
+	return q.purge(ctx, &letterFilter{LetterQuery: LetterQuery{Until: instant}, until: instant, bounded: true}, &bulk{operator: o}, by)
+}
+
+// purge deletes letters. A store keeps the outcomes of those that an operator purges: by.
+func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk, by *operator) (report PurgeReport, err error) {
 	letters, err := q.bus.letters.snapshot(ctx, f)
 	report.Matched = len(letters)
 	if err != nil || o.dryRun || len(letters) == 0 {
@@ -350,7 +356,7 @@ func (q *DLQ) purge(ctx context.Context, f *letterFilter, o *bulk) (report Purge
 		if o.perSecond != 0 {
 			part = part[:1]
 		}
-		n, err := q.bus.letters.remove(commits, letterIDs(part), nil)
+		n, err := q.bus.letters.remove(commits, part, by, nil)
 		if err != nil {
 			return report, err
 		}
@@ -373,7 +379,7 @@ func (op *operators) purgeByAge(ctx context.Context) {
 			continue // the bus with the lease does it
 		}
 		until := op.time.Aged().Add(-op.config.retention)
-		if _, err := op.DLQ().PurgeUntil(ctx, until, By("retention"), Because(why)); err != nil && ctx.Err() == nil {
+		if _, err := op.DLQ().purgeUntil(ctx, until, operator{by: "retention", why: why}, nil); err != nil && ctx.Err() == nil {
 			op.log.Warn("dead letters were not purged by age", zap.Duration("retention", op.config.retention), zap.Error(err))
 		}
 	}

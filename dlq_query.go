@@ -1,10 +1,11 @@
 package eventbus
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/errchain"
 	"github.com/surebus/eventbus/internal/fingerprint"
+	"github.com/surebus/eventbus/internal/jsonscan"
 	"github.com/surebus/eventbus/internal/letters"
 	"github.com/surebus/eventbus/internal/names"
 	"github.com/surebus/eventbus/internal/route"
@@ -49,6 +51,8 @@ type LetterQuery struct {
 	// was called, also for a scheduled event.
 	PublishedSince time.Time `json:"published_since,omitzero"`
 	PublishedUntil time.Time `json:"published_until,omitzero"`
+	// Replayed selects events that were replayed before this death: DeadLetter.Replays is above 0.
+	Replayed bool `json:"replayed,omitzero"`
 	// All must be set if ReplayMatching or PurgeMatching is called without any of the fields above.
 	All bool `json:"all,omitzero"`
 
@@ -84,6 +88,8 @@ type letterFilter struct {
 	bounded bool // until applies, even if it is the zero time
 	until   time.Time
 	limit   int // page size
+	noTotal bool
+	encoded encodedTexts // of matchesParts
 }
 
 // filter validates a query for List.
@@ -147,38 +153,110 @@ func (f *letterFilter) stored(limit int) driver.LetterQuery {
 	q := driver.LetterQuery{
 		Event: driver.ID(f.Event), Key: f.Key, Subscriptions: f.same.Of(f.Subscription), Reason: string(f.Reason), Fingerprint: f.Fingerprint,
 		Since: f.Since, Until: f.Until, PublishedSince: f.PublishedSince, PublishedUntil: f.PublishedUntil,
-		Limit: limit, Before: driver.ID(f.Before), ExactTotal: f.ExactTotal,
+		Limit: limit, Before: driver.ID(f.Before), ExactTotal: f.ExactTotal, NoTotal: f.noTotal,
 	}
 	if f.pattern != nil {
 		q.Type = f.pattern.Match
 	}
-	if f.Error != "" || f.MetadataName != "" || f.IdempotencyKey != "" {
+	if f.Error != "" || f.MetadataName != "" || f.IdempotencyKey != "" || f.Replayed {
 		q.Parts = f.matchesParts
+		f.encoded = f.encodedTexts()
 	}
 	return q
 }
 
-// matchesParts compares the encoded parts of a letter.
+// matchesParts compares the encoded parts of a letter. Decoding them would take ten times as long.
 func (f *letterFilter) matchesParts(details, failures []byte) (bool, error) {
+	for _, text := range f.encoded.details {
+		if !bytes.Contains(details, text) {
+			return false, nil
+		}
+	}
 	var l DeadLetter
-	if f.MetadataName != "" || f.IdempotencyKey != "" {
-		var of struct {
-			Event struct {
-				Metadata       EventMetadata
-				IdempotencyKey string `json:"idempotency_key"`
-			}
-		}
-		if err := json.Unmarshal(details, &of); err != nil {
+	if f.Replayed {
+		replays, err := jsonscan.Find(details, "replays")
+		if err != nil || replays == nil {
 			return false, err
 		}
-		l.Event.Metadata, l.Event.IdempotencyKey = of.Event.Metadata, of.Event.IdempotencyKey
+		l.Replays = 1 // or more: 0 is left out
 	}
-	if f.Error != "" {
-		if err := json.Unmarshal(failures, &l.Failures); err != nil {
-			return false, err
+	var err error
+	if f.IdempotencyKey != "" {
+		l.Event.IdempotencyKey, _, err = textIn(details, "event", "idempotency_key")
+	}
+	if f.MetadataName != "" && err == nil {
+		var value string
+		var has bool
+		if value, has, err = textIn(details, "event", "metadata", f.MetadataName); has {
+			l.Event.Metadata = EventMetadata{&[]metadataPair{{f.MetadataName, value}}}
 		}
 	}
-	return f.matchesTexts(&l), nil
+	if matches := err == nil && f.matchesFields(&l); !matches || f.Error == "" {
+		return matches, err
+	}
+	return f.matchesError(failures)
+}
+
+// errMatches ends the search of matchesError.
+var errMatches = errors.New("matches")
+
+// matchesError reports whether one of the encoded failures has the text of Error.
+func (f *letterFilter) matchesError(failures []byte) (bool, error) {
+	if f.encoded.failures != nil && !bytes.Contains(failures, f.encoded.failures) {
+		return false, nil
+	}
+	err := jsonscan.Each(failures, func(failure []byte) error {
+		value, err := jsonscan.Find(failure, "error")
+		if value == nil || err != nil {
+			return err
+		}
+		text, err := jsonscan.Text(value)
+		if err == nil && bytes.Contains(text, []byte(f.Error)) {
+			err = errMatches
+		}
+		return err
+	})
+	if errchain.Identical(err, errMatches) {
+		return true, nil
+	}
+	return false, err
+}
+
+// encodedTexts are what the encoded parts of each letter that matches have in them. To look for that takes a tenth of the time of
+// jsonscan, and few letters match most queries.
+type encodedTexts struct {
+	details  [][]byte
+	failures []byte // nil: unknown
+}
+
+func (f *letterFilter) encodedTexts() (e encodedTexts) {
+	for _, text := range []string{f.IdempotencyKey, f.MetadataName, f.MetadataValue} {
+		if text != "" && isPlain(text) {
+			e.details = append(e.details, []byte(`"`+text+`"`))
+		}
+	}
+	if f.Replayed {
+		e.details = append(e.details, []byte(`"replays":`))
+	}
+	if f.Error != "" && isPlain(f.Error) {
+		e.failures = []byte(f.Error)
+	}
+	return e
+}
+
+// isPlain reports whether JSON has a text as it is. encoding/json escapes nothing else.
+func isPlain(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"\\<>&`, r) })
+}
+
+// textIn returns a string in an encoded object, and whether it is there.
+func textIn(object []byte, path ...string) (string, bool, error) {
+	value, err := jsonscan.Find(object, path...)
+	if value == nil || err != nil {
+		return "", false, err
+	}
+	text, err := jsonscan.Text(value)
+	return string(text), true, err
 }
 
 // wholeFilter validates the query of an operation without pages.
@@ -202,7 +280,7 @@ func (f *letterFilter) matchesAll() bool {
 
 // inMemory returns the query for the queue in memory.
 func (f *letterFilter) inMemory() letters.Query[*keptLetter] {
-	q := letters.Query[*keptLetter]{Labels: f.labels(), Limit: f.limit, Before: letters.ID(f.Before), ExactTotal: f.ExactTotal}
+	q := letters.Query[*keptLetter]{Labels: f.labels(), Limit: f.limit, Before: letters.ID(f.Before), ExactTotal: f.ExactTotal, NoTotal: f.noTotal}
 	if f.compares() {
 		q.Matches = func(l *keptLetter) bool { return f.matches(&l.DeadLetter) }
 	}
@@ -221,7 +299,7 @@ func (f *letterFilter) labels() letters.Labels {
 // compares reports whether a letter with the labels may not match.
 func (f *letterFilter) compares() bool {
 	return f.pattern != nil || f.Error != "" || !f.Since.IsZero() || f.bounded ||
-		f.same != nil || !f.PublishedSince.IsZero() || !f.PublishedUntil.IsZero() || f.MetadataName != "" || f.IdempotencyKey != ""
+		f.same != nil || !f.PublishedSince.IsZero() || !f.PublishedUntil.IsZero() || f.MetadataName != "" || f.IdempotencyKey != "" || f.Replayed
 }
 
 // matches reports whether a letter with the labels matches the other fields of the filter.
@@ -234,10 +312,15 @@ func (f *letterFilter) matches(l *DeadLetter) bool {
 		(f.pattern == nil || f.pattern.Match(l.Event.Type)) && f.matchesTexts(l)
 }
 
-// matchesTexts compares the idempotency key, metadata and the texts of failures.
+// matchesTexts compares the number of replays, the idempotency key, metadata and the texts of failures.
 func (f *letterFilter) matchesTexts(l *DeadLetter) bool {
-	return (f.IdempotencyKey == "" || f.IdempotencyKey == l.Event.IdempotencyKey) && (f.MetadataName == "" || f.matchesMetadata(l.Event.Metadata)) &&
-		(f.Error == "" || slices.ContainsFunc(l.Failures, func(x Failure) bool { return strings.Contains(x.Error, f.Error) }))
+	return f.matchesFields(l) && (f.Error == "" || slices.ContainsFunc(l.Failures, func(x Failure) bool { return strings.Contains(x.Error, f.Error) }))
+}
+
+// matchesFields is matchesTexts without the failures.
+func (f *letterFilter) matchesFields(l *DeadLetter) bool {
+	return (!f.Replayed || l.Replays > 0) && (f.IdempotencyKey == "" || f.IdempotencyKey == l.Event.IdempotencyKey) &&
+		(f.MetadataName == "" || f.matchesMetadata(l.Event.Metadata))
 }
 
 func (f *letterFilter) matchesMetadata(m EventMetadata) bool {

@@ -311,6 +311,7 @@ type letterLine struct {
 	Succeeded  jsonline.Strings `json:"succeeded"`
 	NotReached jsonline.Strings `json:"not_reached"`
 	Failures   failureField     `json:"failures"`
+	ReplayLog  replayField      `json:"replay_log"`
 }
 
 // parseLetter returns the letter of a line, or the reason why it is invalid. The letter does not
@@ -331,6 +332,7 @@ func decodeLetterLine(line []byte) (*DeadLetter, string) {
 	l := &DeadLetter{}
 	in := letterLine{DeadLetter: l}
 	in.Failures = failureField{Name: "failures", First: firstFailures, Last: lastFailures, Normal: normalFailure}
+	in.ReplayLog = replayField{Name: "replay_log", Last: keptReplays, Normal: normalReplay}
 	if err := json.Unmarshal(line, &in); err != nil {
 		return nil, texts.Shorten(err.Error(), 400)
 	}
@@ -340,6 +342,7 @@ func decodeLetterLine(line []byte) (*DeadLetter, string) {
 	l.Succeeded, l.NotReached = in.Succeeded.Values, in.NotReached.Values
 	l.Failures = in.Failures.Kept()
 	l.FailuresOmitted += in.Failures.Count - len(l.Failures)
+	l.ReplayLog = in.ReplayLog.Kept()
 	l.Fingerprint = l.Group().Fingerprint
 	return l, ""
 }
@@ -356,7 +359,19 @@ func (f *metadataField) UnmarshalJSON(data []byte) error {
 	return f.metadata.UnmarshalJSON(data)
 }
 
-type failureField = jsonline.Ends[Failure]
+type (
+	failureField = jsonline.Ends[Failure]
+	replayField  = jsonline.Ends[LetterReplay]
+)
+
+// normalReplay limits the text of an imported replay, and refuses a time that a store could not keep.
+func normalReplay(r *LetterReplay) error {
+	r.By, r.At, r.Bulk = texts.Shorten(r.By, maxName), r.At.UTC(), r.Bulk.UTC()
+	if !driver.Storable(r.At) || !driver.Storable(r.Bulk) {
+		return errors.New(badTime)
+	}
+	return nil
+}
 
 const emptyName = "a subscription name is empty"
 

@@ -85,7 +85,7 @@
 //   - Payloads: [WithCodec], [WithEncodedPayloads], [WithPayloadLimit], [WithMaxEmittedBytes]
 //   - Store: [WithStore], [WithIdempotencyWindow], [WithStandby], [WithoutHandlers]
 //   - Limits of a store: [WithMaxUnsettled], [WithMaxUnconfirmed]
-//   - Metadata and context: [WithMetadataFrom], [WithInheritedMetadata], [WithContextFrom]
+//   - Metadata and context: [WithMetadataFrom], [WithInheritedMetadata], [WithContextFrom], [WithPublishHook]
 //   - Observation: [WithLogger], [WithSlog], [WithObserver]
 //   - Tests: [WithClock], [WithRandom]
 //
@@ -113,6 +113,7 @@
 //
 //   - Who, why, from where: [By], [Because], [FromRequest]
 //   - Bulk operations on dead letters: [Rate], [DryRun], [StopAfter], [OnProgress]
+//   - An event that has not settled: [OfSubscription], [Probe]
 //   - The end of a name: [DropRetired]
 //
 // # The way of an event

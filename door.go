@@ -33,6 +33,7 @@ type door struct {
 	used          atomic.Int64              // the shared reading of the clock when the door last moved to the front of destinations.used
 	pins          atomic.Int32              // uses of a destination's door that keep it from being forgotten, beside its deliveries
 	seats         atomic.Int32              // of the line, as destinations.seats counts them
+	failures      atomic.Int64              // of a destination; subscriptionCounters has those of the subscription
 	lastDirective atomic.Pointer[Directive] // directed, for readers that do not wait for the store; nil for none
 	directed      Directive                 // the last one; operators.directing guards it
 
@@ -200,6 +201,17 @@ const (
 	noOutcome
 	notCalled // the delivery was admitted, and the handler was not called
 )
+
+// countFailure counts a failed call at a destination. It returns the outcome for the circuit.
+func (o *door) countFailure(v *verdict) outcome {
+	if o.whole != nil {
+		o.failures.Add(1)
+	}
+	if v.rejected && !o.circuit.Config().CountRejections {
+		return noOutcome
+	}
+	return failed
+}
 
 // exit removes a delivery that was admitted, and reports its outcome to the circuit.
 func (o *door) exit(b *Bus, d *dispatch, pass uint64, what outcome) (change circuit.Change) {

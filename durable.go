@@ -296,6 +296,11 @@ func (j *durable) remembers(ctx context.Context, id EventID) (bool, error) {
 	return known, err
 }
 
+func (j *durable) keyedEvent(ctx context.Context, eventType, key string) (id EventID, known bool, err error) {
+	entry, known, err := j.store.Remembered(ctx, eventType, key)
+	return EventID(entry.Event), known && entry.Expires.After(j.time.Aged()), err
+}
+
 func (j *durable) comes(s *Subscription, spills bool) (arrived func()) {
 	s.door.spill.allowed = spills
 	s.recover()

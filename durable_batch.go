@@ -3,6 +3,8 @@ package eventbus
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"time"
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/room"
@@ -84,13 +86,16 @@ func (j *durable) batchOf(c *change) *changeBatch {
 			r.keep(driver.Waiting).Due = j.time.At(c.due)
 			break
 		}
-		record := r.keep(driver.Parked)
-		record.Door = c.d.to.recorded[len(c.d.to.recorded)-1] // a former name is another process's present one
-		record.Destination = c.d.seatDoor().name
+		parkedHere(c.d, r.keep(driver.Parked))
 	case toStore:
 		r.keep(driver.Ready)
 	case toSettle:
 		r.settle()
+	case toAct:
+		for _, end := range c.acting.ends {
+			r.batch.add(&j.batchOf(end).batch)
+		}
+		c.acting.addTo(&r.batch)
 	case toProgress:
 		r.batch.Update = []*driver.Record{j.progressOf(&r.batch, c.d)}
 	}
@@ -100,10 +105,18 @@ func (j *durable) batchOf(c *change) *changeBatch {
 	return r
 }
 
+// parkedHere sets the door of the record of a parked dispatch.
+func parkedHere(d *dispatch, record *driver.Record) {
+	record.Door = d.to.recorded[len(d.to.recorded)-1] // a former name is another process's present one
+	record.Destination = d.seatDoor().name
+}
+
 // add adds how a dispatch goes on or ends.
 func (w *batch) add(other *batch) {
 	w.Update, w.Delete = append(w.Update, other.Update...), append(w.Delete, other.Delete...)
 	w.Bury, w.ForgetSettled = append(w.Bury, other.Bury...), append(w.ForgetSettled, other.ForgetSettled...)
+	w.Forget, w.Audit, w.Answer = append(w.Forget, other.Forget...), append(w.Audit, other.Audit...), append(w.Answer, other.Answer...)
+	w.Outcomes = append(w.Outcomes, other.Outcomes...)
 	w.err = cmp.Or(w.err, other.err)
 }
 
@@ -201,10 +214,43 @@ func (r *changeBatch) settle() {
 	if len(d.to.subscriptions) > 0 { // otherwise the batch that accepted it has freed the key
 		r.batch.ForgetSettled = entriesToFree(d)
 	}
-	if r.change.outcome == Cancelled && d.from().replay == nil { // a handler may have had the event of a replay
-		r.batch.cancels(d.id, d.to.eventType, d.from().once.key)
+	if s != nil && d.touchedBy() != nil {
+		s.ended = r.batch.Now.UnixMilli() // as memory remembers it
+		end := r.bus.machine.endOf(d, r.change.outcome, r.change.letter)
+		r.batch.outcome(d.id, deliveriesOf(end.Deliveries())...)
 	}
 	r.batch.Deferrable = r.change.outcome == Handled && !r.bus.durable.isAwaited(d)
+}
+
+// outcome adds how deliveries of an event have ended.
+func (w *batch) outcome(id EventID, deliveries ...SettledDelivery) {
+	w.Outcomes = append(w.Outcomes, driver.Outcome{Event: driver.ID(id), Body: w.encode(deliveries)})
+}
+
+func (j *durable) settledOf(ctx context.Context, id EventID) (all []SettledDelivery, err error) {
+	read, err := j.store.Outcomes(ctx, driver.ID(id))
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range read {
+		var deliveries []SettledDelivery
+		if err := json.Unmarshal(o.Body, &deliveries); err != nil {
+			return nil, &DecodeError{What: "outcome of event " + id.String(), Err: err}
+		}
+		all = append(all, deliveries...)
+	}
+	return joinSettled(append(all, j.machine.settledOf(id)...)), nil
+}
+
+func (j *durable) hurried(d *dispatch, from DispatchState) {
+	w := newBatch(j.time)
+	record := j.updatedRecord(w, d, driver.Waiting, 0)
+	if record.Leased, record.Due = true, w.Now; from == DispatchParked {
+		record.State, record.Due = driver.Parked, time.Time{}
+		parkedHere(d, record)
+	}
+	w.Update = []*driver.Record{record}
+	j.store.submit(w, room.Pass{}, func(error) {})
 }
 
 // isAwaited reports whether something waits until a dispatch has settled: a PublishAndWait, the next dispatch of
@@ -214,20 +260,18 @@ func (j *durable) isAwaited(d *dispatch) bool {
 }
 
 // splitFromParent records the progress of the dispatch from which another was split off. The
-// caller's worker owns both.
+// caller's worker owns both, or the action that is in the batch.
 func (r *changeBatch) splitFromParent() {
-	s := r.change.d.row()
-	if parent := s.parent; parent != nil {
+	if parent := r.change.d.row().parent; parent != nil {
 		record := r.bus.durable.updatedRecord(&r.batch, parent, driver.Ready, 0)
 		record.Leased = true
 		r.batch.Update = append(r.batch.Update, record)
-		s.parent = nil
 	}
 }
 
 func (r *changeBatch) isEmpty() bool {
 	b := &r.batch
-	return len(b.New)+len(b.Update)+len(b.Delete)+len(b.Bury)+len(b.Take)+len(b.Remember)+len(b.Forget)+len(b.ForgetSettled)+len(b.Accept)+len(b.Answer) == 0
+	return len(b.New)+len(b.Update)+len(b.Delete)+len(b.Bury)+len(b.Take)+len(b.Remember)+len(b.Forget)+len(b.ForgetSettled)+len(b.Accept)+len(b.Answer)+len(b.Audit)+len(b.Outcomes) == 0
 }
 
 // obeyDenial leaves the dispatches of a change to the store if the store has not granted a wish Leased: another process may
@@ -288,7 +332,7 @@ func (r *changeBatch) committed(err error) {
 	r.obeyDenial()
 	for i, d := range r.opened {
 		s := d.row()
-		s.ref, s.position, s.fence = r.batch.New[i].Ref, r.batch.New[i].Position, r.batch.Epoch
+		s.ref, s.position, s.fence, s.parent = r.batch.New[i].Ref, r.batch.New[i].Position, r.batch.Epoch, nil
 		if mayBeFirst {
 			r.bus.registry.noteFirst(d.to.subscriptions, s.position)
 		}

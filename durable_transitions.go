@@ -22,14 +22,12 @@ type change struct {
 	audit   *AuditEntry      // of an operator's change, or nil
 	answers driver.RequestID // the request of another process that the change carries out, or 0
 	of      *change          // how another dispatch ends or goes on, which opens these: in the same batch, with toAccept
+	acting  *acting          // with toAct
 
 	// takesIn has the incoming events that the change takes in. divides is set if a subscription is missing, of their publisher or of
 	// those that handle a letter: only the store gets the records then, and divide parks those deliveries.
 	takesIn []driver.IncomingID
 	divides bool
-
-	// claimed is the record of a scheduled event that Cancel has claimed. The store has it back if it refuses the change.
-	claimed *record
 
 	// here, if it is not nil, receives the function that applies the recorded change. Otherwise a
 	// followup applies it.
@@ -52,18 +50,21 @@ const (
 	toSettle                     // the dispatch ends
 	toProgress                   // to its next target, with what a handler has emitted
 	toStore                      // the dispatch leaves memory for the store
+	toAct                        // an action of an operator ends dispatches
 )
 
 // opens reports whether the change makes dispatches runnable that were not in memory.
 func (k transition) opens() bool { return k <= toDue }
 
-// ends returns the change that ends a dispatch: this one, the one that opens its dispatches, or nil.
-func (c *change) ends() *change {
+// ends returns the changes of the batch that end dispatches: this one, the one that opens its dispatches, or those of an action.
+func (c *change) ends() []*change {
 	switch {
 	case c.kind == toSettle:
-		return c
-	case c.of != nil && c.of.kind == toSettle:
-		return c.of
+		return []*change{c}
+	case c.kind == toAct:
+		return c.acting.ends
+	case c.of != nil:
+		return c.of.ends()
 	}
 	return nil
 }
@@ -190,12 +191,12 @@ func (j *durable) openLater(ctx context.Context, c *change) (applied <-chan erro
 
 // apply applies a change that was recorded, or that was refused with err.
 func (j *durable) apply(c *change, err error) error {
+	if c.kind == toAct {
+		j.applyAct(c.acting, err)
+		return err
+	}
 	if err != nil && !c.kind.opens() {
 		j.unload(c.d) // refused, or the store has failed: it has the dispatch as it was before the change
-		var refused *driver.RefusedError
-		if c.claimed != nil && errors.As(err, &refused) {
-			j.freeScheduled(c.claimed)
-		}
 		return err
 	}
 	if c.kind > toDue && c.kind != toProgress {
@@ -226,6 +227,7 @@ func (j *durable) apply(c *change, err error) error {
 		c.d.state = stateRunning
 	case toStore:
 		j.unload(c.d)
+	case toAct: // see above
 	}
 	return err
 }
@@ -251,6 +253,7 @@ func (j *durable) applyReplay(d *dispatch, unload bool) {
 		j.machine.applyReplay(d)
 		return
 	}
+	j.machine.cancelling.Withdraw(d.id) // it was cancelled before
 	j.ledger.replays.Add(1)
 	j.ledger.stored.Add(int64(len(j.machine.copies(d))))
 }
@@ -317,10 +320,9 @@ func (j *durable) unload(d *dispatch) {
 	j.feeder.willExpire(d)
 	j.machine.arrived(d)
 	if d.hasTurn {
-		d.hasTurn = false
 		gate := j.machine.gateOf(d)
-		j.machine.noteUnloaded(gate, d) // before Leave, so that enterKey sees it
-		if next, ok := gate.Leave(d.key); ok {
+		j.machine.noteUnloaded(gate, d) // before it leaves, so that enterKey sees it
+		if next, ok := j.machine.nextOfKey(gate, d); ok {
 			next.row().unloads = true
 			j.machine.pool.Release(next)
 		}
@@ -418,8 +420,15 @@ func (j *durable) follow(c *opening) {
 func (j *durable) opened(c *change, err error) {
 	err = j.apply(c, err)
 	var refused *driver.RefusedError
-	if errors.As(err, &refused) && refused.Known != nil {
+	switch {
+	case !errors.As(err, &refused):
+	case refused.Known != nil:
 		j.followups.Return(false, func() { j.submitOpening(j.withoutKnown(c, refused.Known)) })
+		return
+	case c.of.acting.isTakenBack(refused):
+		again := *c
+		again.pass, again.unload = room.Pass{}, false
+		j.followups.Return(false, func() { j.submitOpening(&again) })
 		return
 	}
 	j.applyOpening(c, err)
@@ -431,7 +440,11 @@ func (j *durable) applyOpening(c *change, err error) {
 			j.intake.accepted(&c.opening)
 		}
 		_ = j.apply(c.of, err)
-		j.ledger.recording.Add(-1)
+		if c.of.acting != nil {
+			c.of.acting.result <- err
+		} else {
+			j.ledger.recording.Add(-1)
+		}
 		j.ledger.checkDrained()
 	}
 	if here := c.of.here; here != nil {

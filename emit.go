@@ -59,8 +59,24 @@ func emit(ctx context.Context, eventType string, payload any, opts []PublishOpti
 	if to.refuses {
 		return nil, fmt.Errorf("%w: a middleware of %s runs the handler in a transaction that cannot keep events; publish there", ErrNoTransaction, c.subscription().id)
 	}
-	d, err := b.intake.prepare(ctx, c, true, eventType, payload, opts)
 	again, _ := payload.(*collectedEvent)
+	if b.config.hooks == nil || again != nil {
+		return c.emitTo(ctx, to, eventType, payload, opts, again)
+	}
+	var d *dispatch
+	_, err := b.config.around(ctx, "Emit", eventType, payload, opts, func(opts []PublishOption) (_ EventID, err error) {
+		if d, err = c.emitTo(ctx, to, eventType, payload, opts, nil); err != nil {
+			return EventID{}, err
+		}
+		return d.id, nil
+	})
+	return d, err
+}
+
+// emitTo prepares an event and keeps it in an emitter of the call.
+func (c *call) emitTo(ctx context.Context, to *emitter, eventType string, payload any, opts []PublishOption, again *collectedEvent) (*dispatch, error) {
+	b := c.bus()
+	d, err := b.intake.prepare(ctx, c, true, eventType, payload, opts)
 	if err == nil && (again != nil || to.encodes) && d.row() == nil && !b.config.encodes {
 		d.payload, err = b.intake.encode(payload)
 	}

@@ -57,13 +57,18 @@ var (
 	// key's order, for the handler's own event, by Drain in a handler, and by Publish if the store would wait for a
 	// transaction of PublishTx that the caller has open.
 	ErrWouldDeadlock = errors.New("eventbus: would wait for itself")
-	// ErrNotScheduled is returned by Cancel if no scheduled event has the id.
-	ErrNotScheduled = driver.ErrNotScheduled
+	// ErrSettled is returned by Cancel, RetryNow and GiveUp if nothing of the event is left, or nothing for the subscription that
+	// OfSubscription names. Event says what became of it.
+	ErrSettled = errors.New("eventbus: event has settled")
+	// ErrNothingDone is returned by Cancel, RetryNow and GiveUp if they have left what there is of the event. The error and the report
+	// say why.
+	ErrNothingDone = errors.New("eventbus: nothing was done")
 	// ErrHeld is returned by PublishAndWait if nothing died and a subscription holds its delivery: the event
 	// is accepted, and handled later.
 	ErrHeld = errors.New("eventbus: delivery is held by its subscription; SubscriptionMetrics.ShutBy says why")
-	// ErrCancelled is returned by PublishAndWait for an event that was cancelled.
-	ErrCancelled = errors.New("eventbus: event was cancelled before it was due")
+	// ErrCancelled is returned by PublishAndWait for an event that was cancelled, or of which a delivery was. It is also the cause of the
+	// cancellation of a handler whose event was.
+	ErrCancelled = errors.New("eventbus: event was cancelled")
 	// ErrCircuitDisabled is returned by Trip and Reset for a subscription with NoCircuit.
 	ErrCircuitDisabled = errors.New("eventbus: circuit is disabled by NoCircuit; Pause holds deliveries without one")
 	// ErrNotFound is returned if the dead letter is unknown, purged, evicted or replayed.
@@ -86,7 +91,7 @@ var (
 	// ErrNoAnswer is returned by what a bus without the lease asks of the one that has it, such as Pause and Cancel,
 	// if that process does not answer. Nothing was done.
 	ErrNoAnswer = errors.New("eventbus: the process that has the lease of the store did not answer; look whether it runs, and try again")
-	// ErrUnknownEvent is returned by Event if the bus has no dispatch and no dead letter of the event,
+	// ErrUnknownEvent is returned by Event and EventByIdempotencyKey if the bus has no dispatch and no dead letter of the event,
 	// and does not remember its id.
 	ErrUnknownEvent = errors.New("eventbus: event is unknown: it has settled and was forgotten, or was never accepted")
 	// ErrInvalidLetter is matched by every *ImportError, and by the error of ParseLetterID.
@@ -104,19 +109,6 @@ var (
 	// testing's FailNow does.
 	ErrHandlerExited = errors.New("eventbus: handler exited its goroutine")
 )
-
-// NameInUseError is returned by Retire for a name that a live bus has. It matches ErrNameInUse.
-type NameInUseError struct {
-	Subscription string `json:"subscription"`
-	Instance     string `json:"instance"` // Catalog.Instance of the bus
-}
-
-func (e *NameInUseError) Error() string {
-	return fmt.Sprintf("%v: bus %s has %q; unsubscribe or detach it there, or end that process", ErrNameInUse, e.Instance, e.Subscription)
-}
-
-// Unwrap returns ErrNameInUse.
-func (e *NameInUseError) Unwrap() error { return ErrNameInUse }
 
 // EventError reports why Publish rejected an event. It matches ErrInvalidEvent.
 type EventError struct {

@@ -315,6 +315,7 @@ type PublishOption func(publication) publication
 // allocation.
 type publication struct {
 	metadata EventMetadata
+	hooked   map[string]string // metadata of hooks
 	key      string
 	id       EventID
 	given    bool

@@ -340,6 +340,37 @@ func ExampleBus_Event() {
 	// parked at mail (paused), 0 attempts
 }
 
+// A customer asks for an order, of which the shop has the idempotency key.
+func ExampleBus_EventByIdempotencyKey() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("order.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("mail"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := bus.PublishAndWait(ctx, "order.placed", "two books", eventbus.IdempotencyKey("checkout-17")); err != nil {
+		log.Fatal(err)
+	}
+	status, err := bus.EventByIdempotencyKey(ctx, "order.placed", "checkout-17")
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, d := range status.Settled {
+		fmt.Println(d.Outcome, d.Subscription)
+	}
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// handled mail
+}
+
 // The audit says who did what, and why.
 func ExampleBus_Audit() {
 	ctx := context.Background()
@@ -574,4 +605,86 @@ func ExampleBus_Retire() {
 	// Output:
 	// true
 	// [mail] 1
+}
+
+// The customer is gone: what waits for billing never has to be done, and stays as a dead letter.
+func ExampleBus_GiveUp() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	billing, err := bus.Subscribe("invoice.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("billing"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := bus.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if err := billing.Pause(); err != nil {
+		log.Fatal(err)
+	}
+	published, err := bus.PublishAndWait(ctx, "invoice.due", 42) // does not wait for held deliveries
+	if !errors.Is(err, eventbus.ErrHeld) {
+		log.Fatal(err)
+	}
+	report, err := bus.GiveUp(ctx, published.ID, eventbus.OfSubscription("billing"), eventbus.By("ann"), eventbus.Because("ticket 4711"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(report.Deliveries[0].Subscription, "was", report.Deliveries[0].State)
+	status, err := bus.Event(ctx, published.ID)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("letter:", status.Letters.Letters[0].Reason)
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// billing was parked
+	// letter: operator
+}
+
+// The reminder is not needed any more. Nothing of it is left, also if it is being sent.
+func ExampleBus_Cancel() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = bus.Subscribe("reminder", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("mail"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	id, err := bus.Publish(ctx, "reminder", "pay", eventbus.After(time.Hour))
+	if err != nil {
+		log.Fatal(err)
+	}
+	report, err := bus.Cancel(ctx, id)
+	fmt.Println(report.Deliveries[0].State, report.Forgotten, err)
+	_, err = bus.Cancel(ctx, id)
+	fmt.Println(errors.Is(err, eventbus.ErrSettled))
+	if err := bus.Shutdown(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// scheduled true <nil>
+	// true
+}
+
+// The service of one subscription is back, and nothing has to wait for its retries any longer.
+func ExampleBus_RetryNowMatching() {
+	ctx := context.Background()
+	bus, err := eventbus.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	report, err := bus.RetryNowMatching(ctx, eventbus.DispatchQuery{Subscription: "billing", Error: "connection refused"}, eventbus.Probe(), eventbus.Rate(50))
+	fmt.Println(report.Matched, err)
+	if err := bus.Shutdown(ctx); err != nil && !errors.Is(err, eventbus.ErrNotStarted) {
+		log.Fatal(err)
+	}
+	// Output:
+	// 0 <nil>
 }

@@ -117,10 +117,25 @@ func (next decision) unlessLate(d *dispatch, now timeline.Instant) decision {
 // endsBefore ends the attempt if no call of the next target may begin. It reports whether it has.
 func (m *machine) endsBefore(s *Subscription, d *dispatch) bool {
 	switch {
-	case m.stops(d) || m.wasUnloaded(s.door, d):
+	case m.wasUnloaded(s.door, d):
 		m.withdraw(d)
+	case m.endsNow(d):
 	case m.isLate(d):
 		m.endLate(d)
+	default:
+		return false
+	}
+	return true
+}
+
+// endsNow ends the attempt if no call of the dispatch may begin at any door. It reports whether it has.
+func (m *machine) endsNow(d *dispatch) bool {
+	switch {
+	case m.stops(d):
+		m.withdraw(d)
+	case m.standsCancelled(d):
+		d.attempt-- // it calls no further handler
+		m.settle(d, Cancelled)
 	default:
 		return false
 	}
@@ -248,59 +263,21 @@ func (m *machine) sweepLate() {
 	}
 }
 
-// sweep takes late dispatches out of each structure under its lock, and settles them afterwards. The queue is the last one: the
-// others move dispatches there.
+// sweep takes late dispatches out of each structure, and settles them afterwards.
 func (m *machine) sweep(now time.Time) {
 	late := func(d *dispatch) bool {
 		if expires := d.from().expires; expires == nil || expires.After(now) {
 			return false
 		}
-		row := d.row()
-		return !m.stops(d) && (row == nil || !row.unloads) // otherwise the store has it soon
+		return m.rests(d)
 	}
-	end := func(all []*dispatch) {
+	end := func(_ DispatchState, all []*dispatch) {
 		for _, d := range all {
 			m.endLate(d)
 		}
 	}
-	waited := append(m.delay.Take(late), m.durable.suspects.Take(late)...) // in memory there are no suspects
-	m.ledger.waiting.Add(int64(-len(waited)))
-	end(waited)
-	for _, s := range m.registry.list() {
-		if s.gate != nil {
-			end(m.leaveGate(s.gate, late))
-		}
-		for _, o := range s.doors() {
-			end(o.takeParked(m.Bus, late))
-		}
-	}
-	// Deliveries of an isolated subscription that has ended die as unsubscribed in their turn. They may wait in its gate, which
-	// the registry does not have any more.
-	queued := func(d *dispatch) bool {
-		last := d.seatedAt()
-		return late(d) && (last.gate == nil || last.door.circuit.Gate.Load()&circuit.Removed == 0)
-	}
-	end(m.leaveGate(m.keys, queued))
-	end(m.pool.Take(queued))
-}
-
-// leaveGate takes dispatches that wait for earlier ones of their keys out of a gate.
-func (m *machine) leaveGate(gate *keyGate, leaves func(*dispatch) bool) []*dispatch {
-	all := gate.Take(leaves)
-	for _, d := range all {
-		d.hasTurn = false // see enterKey
-	}
-	m.pool.Gone(len(all))
-	return all
-}
-
-// takeParked takes deliveries out of the line, oldest first. They keep their seats.
-func (o *door) takeParked(b *Bus, takes func(*dispatch) bool) []*dispatch {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	all := o.line.Take(takes)
-	o.countLocked(b)
-	return all
+	queued := func(d *dispatch) bool { return late(d) && !d.seatedAt().ungated() } // they die as unsubscribed
+	m.takeResting(late, queued, end)
 }
 
 // willExpire makes the feeder look for a dispatch that the store has without memory when it has expired.

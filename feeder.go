@@ -299,7 +299,7 @@ func (f *feeder) claimFree(ctx context.Context) error {
 		if err := f.awaitDirect(ctx); err != nil {
 			return err
 		}
-		more, err := f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, true)
+		_, more, err := f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, true)
 		if err != nil {
 			return err
 		}
@@ -354,7 +354,7 @@ func (f *feeder) isBehind() bool {
 // claim.
 func (f *feeder) catchUp(ctx context.Context) (more bool, err error) {
 	f.beginCatching()
-	more, err = f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, false)
+	_, more, err = f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, false)
 	f.submitting.Lock()
 	defer f.submitting.Unlock()
 	f.endCatchingLocked()
@@ -385,7 +385,7 @@ func (f *feeder) endCatchingLocked() {
 func (f *feeder) feedDue(ctx context.Context) error {
 	for asks := f.due.Due(); asks; {
 		f.due.Clear()
-		more, err := f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimDue, Limit: f.page()}, true)
+		_, more, err := f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimDue, Limit: f.page()}, true)
 		if err != nil {
 			f.due.Ring()
 			return err
@@ -431,15 +431,15 @@ func (f *feeder) reserve(ctx context.Context, n int) error {
 
 // claim claims a page of records and queues their dispatches. With waits, it first waits for room
 // in the queue. Without room it reports that there are more.
-func (f *feeder) claim(ctx context.Context, q driver.ClaimQuery, waits bool) (more bool, err error) {
+func (f *feeder) claim(ctx context.Context, q driver.ClaimQuery, waits bool) (queued int, more bool, err error) {
 	pool := f.bus.machine.pool
 	switch {
 	case pool.TryReserve(q.Limit):
 	case !waits:
-		return true, nil
+		return 0, true, nil
 	default:
 		if err := f.reserve(ctx, q.Limit); err != nil {
-			return false, err
+			return 0, false, err
 		}
 	}
 	q.Now = f.bus.time.Now().UTC
@@ -451,7 +451,6 @@ func (f *feeder) claim(ctx context.Context, q driver.ClaimQuery, waits bool) (mo
 	if err == nil {
 		entering, err = f.divide(ctx, records)
 	}
-	queued := 0
 	for _, r := range entering {
 		if f.enter(r, queued < q.Limit) {
 			queued++
@@ -462,5 +461,5 @@ func (f *feeder) claim(ctx context.Context, q driver.ClaimQuery, waits bool) (mo
 	if !claimed.NextDue.IsZero() {
 		f.due.Add(claimed.NextDue)
 	}
-	return claimed.More, err
+	return queued, claimed.More, err
 }

@@ -105,7 +105,7 @@ func (f *feeder) recoverFirst(ctx context.Context) error {
 		err = f.feedDoors(ctx, false) // no worker makes room yet
 	}
 	if err == nil {
-		more, err = f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, false)
+		_, more, err = f.claim(ctx, driver.ClaimQuery{Kind: driver.ClaimReady, Limit: f.page()}, false)
 	}
 	if err == nil && !more {
 		_, err = f.catchUp(ctx)

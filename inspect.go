@@ -220,3 +220,21 @@ func (c *Catalog) Find(name string) (*CatalogSubscription, bool) {
 	}
 	return nil, false
 }
+
+// maxCompared bounds the patterns that an unrouted type is compared with: a publisher waits meanwhile.
+const maxCompared = 1000
+
+// nearestPattern returns the pattern that an unrouted type is one letter apart from, or "".
+func (r *registry) nearestPattern(eventType string) (nearest string) {
+	const far = 2
+	least := far
+	all := r.list()
+	for _, s := range all[:min(len(all), maxCompared)] {
+		if parsed, offence := route.Parse(s.pattern); offence == nil {
+			if edits, near := parsed.Edits(eventType); near && edits < least {
+				nearest, least = s.pattern, edits
+			}
+		}
+	}
+	return nearest
+}

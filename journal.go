@@ -55,9 +55,9 @@ type journal interface {
 	emitTx(ctx context.Context, tx any, emitted []*dispatch) error
 	// awaits is called before an event is published for which a waiter waits, and its result when the wait has ended.
 	awaits(id EventID, w *waiter) (ended func())
-	// cancel settles a scheduled event. The error matches ErrNotScheduled if there is none.
-	// answers is the request of another process, if one has asked for it.
-	cancel(ctx context.Context, id EventID, audit *AuditEntry, answers driver.RequestID) error
+	// act carries out an action of an operator, and adds what it has found to the reports. audit is recorded if something was done. The error matches
+	// ErrNoLease if the bus with the lease has to do the rest.
+	act(ctx context.Context, a *action, audit *AuditEntry) error
 
 	// encodePayload returns a payload as handlers get it.
 	encodePayload(payload any) (any, error)
@@ -76,8 +76,16 @@ type journal interface {
 	recordsOf(ctx context.Context, id EventID) (records []*record, exist bool, err error)
 	// recordPage returns a page of records, likewise.
 	recordPage(ctx context.Context, q driver.RecordQuery, after string) (records []*record, next string, exist bool, err error)
+	// settledOf returns how deliveries of an event have ended that this process remembers, or a store because operators have acted upon
+	// them.
+	settledOf(ctx context.Context, id EventID) ([]SettledDelivery, error)
+	// hurried keeps that an operator lets a dispatch go on that waits, or is parked. The caller owns it, or has the lock of its owner:
+	// its next transition comes later.
+	hurried(d *dispatch, from DispatchState)
 	// remembers reports whether an event with an id was accepted.
 	remembers(ctx context.Context, id EventID) (bool, error)
+	// keyedEvent returns the event for which an idempotency key of a type is known.
+	keyedEvent(ctx context.Context, eventType, key string) (id EventID, known bool, err error)
 	// measure adds what only the journal counts.
 	measure(m *Metrics)
 

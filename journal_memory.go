@@ -271,21 +271,36 @@ func (j *memoryJournal) emitTx(ctx context.Context, tx any, _ []*dispatch) error
 
 func (j *memoryJournal) awaits(EventID, *waiter) (ended func()) { return func() {} }
 
-func (j *memoryJournal) cancel(_ context.Context, id EventID, audit *AuditEntry, _ driver.RequestID) error {
-	cancelled := j.machine.scheduled.Cancel(id)
-	if cancelled == nil {
-		return ErrNotScheduled
+func (j *memoryJournal) act(_ context.Context, a *action, audit *AuditEntry) error {
+	if j.halts.Any() {
+		return ErrShutdown
 	}
-	forgets := true
-	for _, d := range cancelled {
-		forgets = forgets && d.from().replay == nil // a handler may have had the event of a replay
-		j.ledger.scheduled.Add(-1)                  // before the dispatch settles: see unsettled
-		j.machine.settle(d, Cancelled)
+	var all []*dispatch
+	complete := a.endsAll() && j.machine.takeScheduled(a, &all)
+	if !complete {
+		all = append(all, j.machine.takeAll(a)...)
 	}
-	if forgets {
-		j.intake.given.forget(cancelled[0])
+	for _, d := range all {
+		a.cancelsFresh(d)
+		ends, goesOn := j.machine.endsOf(a, d)
+		if a.verb == AuditGiveUp {
+			j.machine.bury(ends, ReasonOperator)
+		} else {
+			j.machine.settle(ends, Cancelled)
+		}
+		if goesOn != nil {
+			j.machine.requeue(goesOn)
+		}
 	}
-	audited(j.audits, j.report, audit)
+	if !complete {
+		j.machine.leave(a)
+	}
+	for _, d := range a.freed() {
+		j.intake.given.forget(d)
+	}
+	if a.any() {
+		audited(j.audits, j.report, audit)
+	}
 	j.ledger.checkDrained()
 	return nil
 }
@@ -319,7 +334,7 @@ func (j *memoryJournal) retire(ctx context.Context, r request, s *Subscription) 
 	if err := j.operators.auditBulk(ctx, entry); err != nil {
 		return report, err
 	}
-	s.retires(&retirement{Drop: r.Drop}, func(all ...*dispatch) {
+	s.retires(&retirement{By: r.By, Drop: r.Drop}, func(all ...*dispatch) {
 		report.Ended = len(all)
 		for _, d := range all {
 			j.machine.bury(d, ReasonUnsubscribed)
@@ -349,8 +364,20 @@ func (j *memoryJournal) recordPage(context.Context, driver.RecordQuery, string) 
 }
 
 func (j *memoryJournal) remembers(_ context.Context, id EventID) (bool, error) {
-	return j.intake.given.isKnown(id), nil
+	_, known := j.intake.given.lookup(idName(id))
+	return known, nil
 }
+
+func (j *memoryJournal) keyedEvent(_ context.Context, eventType, key string) (id EventID, known bool, err error) {
+	of, known := j.intake.given.lookup(givenName{eventType, key})
+	return of.id, known, nil
+}
+
+func (j *memoryJournal) settledOf(_ context.Context, id EventID) ([]SettledDelivery, error) {
+	return j.machine.settledOf(id), nil
+}
+
+func (j *memoryJournal) hurried(*dispatch, DispatchState) {}
 
 func (j *memoryJournal) measure(m *Metrics) { m.DeadLetters, m.LettersEvicted = j.kept.count() }
 

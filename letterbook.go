@@ -7,6 +7,7 @@ import (
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/letters"
 	"github.com/surebus/eventbus/internal/pace"
+	"github.com/surebus/eventbus/internal/settled"
 	"github.com/surebus/eventbus/internal/timeline"
 	"github.com/surebus/eventbus/internal/uuid7"
 )
@@ -23,8 +24,9 @@ type letterBook interface {
 	snapshot(ctx context.Context, f *letterFilter) ([]letterRef, error)
 	// read returns a function that returns the letters of a part of a snapshot, as far as they still exist.
 	read(ctx context.Context, f *letterFilter, part []letterRef) (func(LetterID) (keptLetter, bool), error)
-	// remove deletes letters and returns how many existed. A store records audit, which may be nil, in the same commit.
-	remove(ctx context.Context, ids []LetterID, audit *AuditEntry) (removed int, err error)
+	// remove deletes letters and returns how many existed. A store records audit, which may be nil, in the same commit, and the outcomes
+	// if by is not nil: the operator.
+	remove(ctx context.Context, letters []letterRef, by *operator, audit *AuditEntry) (removed int, err error)
 	// erase returns when no copy of the payloads of removed letters is left.
 	erase(ctx context.Context) error
 	// resume returns how many letters of an import an earlier one has added, which did not complete.
@@ -58,6 +60,20 @@ type letterRef struct {
 	key       string
 	published time.Time
 	size      int
+
+	// How the delivery has ended, for the outcome of a purge.
+
+	subscription      string
+	diedAt            time.Time
+	attempts, replays int
+}
+
+// purged describes the end of the delivery whose letter an operator purges, as the end was described when the letter was made.
+func (l *letterRef) purged(by string) SettledDelivery {
+	return SettledDelivery{
+		Subscription: l.subscription, Outcome: DeadLettered, At: l.diedAt.Truncate(time.Millisecond), PurgedBy: by,
+		Attempts: min(l.attempts, settled.MaxAttempts), Replays: min(l.replays, settled.MaxReplays),
+	}
 }
 
 // Bounds of a part: the letters of an import or a purge that one commit has, and those that an export reads at once.
@@ -197,10 +213,10 @@ func (q *letterQueue) read(context.Context, *letterFilter, []letterRef) (func(Le
 	return q.find, nil
 }
 
-func (q *letterQueue) remove(_ context.Context, ids []LetterID, _ *AuditEntry) (int, error) {
-	all := make([]letters.ID, len(ids))
-	for i, id := range ids {
-		all[i] = letters.ID(id)
+func (q *letterQueue) remove(_ context.Context, part []letterRef, _ *operator, _ *AuditEntry) (int, error) {
+	all := make([]letters.ID, len(part))
+	for i, l := range part {
+		all[i] = letters.ID(l.id)
 	}
 	return q.letters.Remove(all...), nil
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -72,6 +71,7 @@ func (s *storedLetters) snapshot(ctx context.Context, f *letterFilter) (all []le
 		return nil, nil
 	}
 	q := f.stored(snapshotPage)
+	q.NoTotal = true
 	for more := true; more; more = !q.Before.IsZero() {
 		page, err := s.store.Letters(ctx, q)
 		if err != nil {
@@ -79,12 +79,13 @@ func (s *storedLetters) snapshot(ctx context.Context, f *letterFilter) (all []le
 		}
 		for i := range page.Letters {
 			l := &page.Letters[i]
-			position, err := positionOf(l)
+			of, err := numbersOf(l)
 			if err != nil {
 				return nil, err
 			}
 			all = append(all, letterRef{
-				id: LetterID(l.ID), position: position, event: EventID(l.Event), key: l.Key, published: l.Published, size: l.Size(),
+				id: LetterID(l.ID), position: of.Position, event: EventID(l.Event), key: l.Key, published: l.Published, size: l.Size(),
+				subscription: l.Subscription, diedAt: l.DiedAt, attempts: of.Attempts, replays: of.Replays,
 			})
 		}
 		q.Before = page.Next // letters that die meanwhile have larger ids
@@ -100,6 +101,7 @@ func (s *storedLetters) read(ctx context.Context, f *letterFilter, part []letter
 	if q.Compares() { // a page would compare all newer letters again
 		return get, s.lookUp(ctx, letterIDs(part), found)
 	}
+	q.NoTotal = true
 	q.Before = pace.After(part[len(part)-1].id)
 	for more := true; more; more = bytes.Compare(q.Before[:], part[0].id[:]) > 0 {
 		page, err := s.pageOf(ctx, q)
@@ -126,28 +128,34 @@ func (s *storedLetters) lookUp(ctx context.Context, ids []LetterID, found map[Le
 	return nil
 }
 
-func (s *storedLetters) remove(ctx context.Context, ids []LetterID, audit *AuditEntry) (int, error) {
-	for len(ids) > 0 {
+func (s *storedLetters) remove(ctx context.Context, part []letterRef, by *operator, audit *AuditEntry) (int, error) {
+	for len(part) > 0 {
 		w := newBatch(s.time)
 		w.audit(audit)
-		for _, id := range ids {
-			w.Take = append(w.Take, driver.ID(id))
+		for _, l := range part {
+			w.Take = append(w.Take, driver.ID(l.id))
+			if by != nil {
+				w.outcome(l.event, l.purged(by.by))
+			}
 		}
 		err := s.store.commit(ctx, w)
 		var refused *driver.RefusedError
 		if err == nil {
-			return len(ids), nil
+			return len(part), nil
 		}
-		if !errors.As(err, &refused) || !slices.Contains(ids, LetterID(refused.Letter)) {
+		missing := func(l letterRef) bool { return l.id == LetterID(refused.Letter) }
+		if !errors.As(err, &refused) || !slices.ContainsFunc(part, missing) {
 			return 0, err
 		}
 		// A refusal names only one missing letter. lookUp finds all of them, so that few commits are needed.
 		found := make(map[LetterID]keptLetter)
-		if err := s.lookUp(ctx, ids, found); err != nil {
+		if err := s.lookUp(ctx, letterIDs(part), found); err != nil {
 			return 0, err
 		}
-		delete(found, LetterID(refused.Letter))
-		ids = slices.Collect(maps.Keys(found))
+		part = slices.DeleteFunc(slices.Clone(part), func(l letterRef) bool {
+			_, exists := found[l.id]
+			return !exists || missing(l)
+		})
 	}
 	return 0, nil
 }
@@ -271,13 +279,17 @@ func decodeLetter(from *driver.Letter) (l DeadLetter, err error) {
 	return l, nil
 }
 
-// positionOf returns the Position of a letter of a store.
-func positionOf(from *driver.Letter) (int64, error) {
-	var of struct {
-		Position int64 `json:"position"`
-	}
+// letterNumbers are numbers of a letter.
+type letterNumbers struct {
+	Position int64 `json:"position"`
+	Attempts int   `json:"attempts"`
+	Replays  int   `json:"replays"`
+}
+
+// numbersOf returns the numbers of a letter of a store.
+func numbersOf(from *driver.Letter) (of letterNumbers, err error) {
 	if err := json.Unmarshal(from.Details, &of); err != nil {
-		return 0, &DecodeError{What: "dead letter " + LetterID(from.ID).String(), Err: err}
+		return of, &DecodeError{What: "dead letter " + LetterID(from.ID).String(), Err: err}
 	}
-	return of.Position, nil
+	return of, nil
 }

@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus/internal/halt"
-	"github.com/surebus/eventbus/internal/stderr"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -133,7 +132,7 @@ func (b *Bus) Shutdown(ctx context.Context) error {
 		b.lifecycle.cutBecause(ctx)
 		b.lifecycle.awaitEnd()
 	}
-	b.config.stderr.Flush(stderr.FlushTime)
+	b.config.flushLog()
 	return b.lifecycle.shutdownErr
 }
 

@@ -2,6 +2,7 @@ package eventbus
 
 import (
 	"cmp"
+	"iter"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -164,8 +165,10 @@ const maxListed = 100
 // DestinationMetrics is the state of a destination. The fields mean what they mean in SubscriptionMetrics, for this destination.
 type DestinationMetrics struct {
 	Destination    string       `json:"destination"`
+	Successes      int64        `json:"successes"` // the counters start when the bus begins to know the destination
+	Failures       int64        `json:"failures"`
 	Circuit        CircuitState `json:"circuit"`
-	CircuitOpens   int64        `json:"circuit_opens"` // since the destination is known
+	CircuitOpens   int64        `json:"circuit_opens"`
 	Held           int          `json:"held"`
 	Throttled      int          `json:"throttled"`
 	Snoozed        int          `json:"snoozed"`
@@ -208,6 +211,31 @@ type Latency struct {
 	P90     time.Duration `json:"p90"`
 	P99     time.Duration `json:"p99"`
 	Max     time.Duration `json:"max"`
+
+	weights *histogram.Weights
+}
+
+// Since returns the quantiles of the calls after an earlier snapshot of the same subscription, as the window of a chart needs
+// them: Samples counts these calls, and Max is that of all calls. If earlier is of another subscription, it returns l. The
+// snapshots are those of Metrics: from JSON they have no classes, and Since returns l.
+func (l Latency) Since(earlier Latency) Latency {
+	p50, p90, p99, ok := l.weights.Since(earlier.weights, l.Max)
+	if !ok || l.Samples < earlier.Samples || l.weights == nil {
+		return l
+	}
+	return Latency{Samples: l.Samples - earlier.Samples, P50: p50, P90: p90, P99: p99, Max: l.Max, weights: l.weights}
+}
+
+// Buckets yields the counts behind the quantiles, the shortest durations first: calls with durations below a bound, which is at
+// most a quarter above them, and not below the bound before. The counts of a subscription never fall. Together they are its
+// Successes and Failures, give or take the successes of which the next sample has yet to count. A Latency from JSON, or without
+// calls, has none.
+func (l Latency) Buckets() iter.Seq2[time.Duration, uint64] { return l.weights.All() }
+
+// latencyOf returns what a histogram has counted.
+func latencyOf(h *histogram.Histogram) Latency {
+	s, weights := h.Snapshot()
+	return Latency{Samples: s.Samples, P50: s.P50, P90: s.P90, P99: s.P99, Max: s.Max, weights: weights}
 }
 
 // Ledger counts the dispatches of this process: those opened equal those settled plus those that
@@ -314,7 +342,7 @@ func (s *Subscription) metrics() SubscriptionMetrics {
 		Hung:           own.Hung,
 		Detached:       s.Detached(),
 		Directive:      own.Directive,
-		Latency:        Latency(c.latency.Summary()),
+		Latency:        latencyOf(&c.latency),
 		Options: SubscriptionOptions{
 			Timeout:        s.timeout,
 			Concurrency:    Unlimited,
@@ -346,7 +374,8 @@ func (o *door) metrics() DestinationMetrics {
 	state, opens := o.circuitState()
 	line := o.parked()
 	m := DestinationMetrics{
-		Destination: o.name, Circuit: state, CircuitOpens: int64(opens),
+		Destination: o.name, Successes: int64(o.circuit.Successes()), Failures: o.failures.Load(),
+		Circuit: state, CircuitOpens: int64(opens),
 		Held: line[held], Throttled: line[throttled], Snoozed: line[snoozed],
 		Running: int(o.running.Load()), ShutBy: o.shutBy(b),
 	}
@@ -361,6 +390,12 @@ func (o *door) metrics() DestinationMetrics {
 	}
 	return m
 }
+
+// Calls returns the number of calls that have ended: Successes and Failures.
+func (m DestinationMetrics) Calls() int64 { return m.Successes + m.Failures }
+
+// FailureRate returns the share of calls that failed, from 0 to 1. It is 0 without calls.
+func (m DestinationMetrics) FailureRate() float64 { return rate(m.Failures, m.Calls()) }
 
 // measure adds what is parked at the destinations, and those that are not well.
 func (ds *destinations) measure(m *SubscriptionMetrics) {
@@ -382,11 +417,11 @@ func (ds *destinations) measure(m *SubscriptionMetrics) {
 	m.Destinations = all
 }
 
-func (d *DestinationMetrics) parked() int { return d.Held + d.Throttled + d.Snoozed }
+func (m *DestinationMetrics) parked() int { return m.Held + m.Throttled + m.Snoozed }
 
 // isWell reports whether nothing is parked at the destination, and nothing shuts it.
-func (d *DestinationMetrics) isWell() bool {
-	return d.parked() == 0 && (d.Circuit == CircuitClosed || d.Circuit == CircuitDisabled) && !d.Paused && !d.Hung && d.ThrottledUntil.IsZero()
+func (m *DestinationMetrics) isWell() bool {
+	return m.parked() == 0 && (m.Circuit == CircuitClosed || m.Circuit == CircuitDisabled) && !m.Paused && !m.Hung && m.ThrottledUntil.IsZero()
 }
 
 // typeCounters are the counters of an event type.

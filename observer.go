@@ -25,14 +25,19 @@ func WithLogger(l *zap.Logger) Option {
 	})
 }
 
-// WithSlog sets the bus's logger to one of log/slog. The notes of WithLogger apply, for the logger's handler.
-// The attribute "logger" has the name of the bus's logger.
+// WithSlog sets the bus's log to a handler of log/slog, such as slog.Default().Handler(). It receives entries of all levels that it
+// has enabled, and the attribute "logger" has the name of the bus's logger.
+//
+// The bus never waits for the handler, which runs on a goroutine of its own, with one entry at a time, and under no lock. Up to 1,000
+// entries wait for it. Those for which there is no room are left out, and one entry has their number. Shutdown, and
+// Bus.Logger().Sync, wait up to 100 ms until it has had all. An entry at which it panics, or for which it returns an error, goes to
+// os.Stderr as without the option, with the reason.
 //
 // Errors of New: an *OptionError for nil, and together with WithLogger.
-func WithSlog(l *slog.Logger) Option {
+func WithSlog(h slog.Handler) Option {
 	return option(func(c *config) {
-		c.refuseIf(l == nil, "WithSlog", "nil", "leave the option out to log warnings to stderr, or use slog.DiscardHandler for a silent bus")
-		c.slog = l
+		c.refuseIf(h == nil, "WithSlog", "nil", "leave the option out to log warnings to stderr, or use slog.DiscardHandler for a silent bus")
+		c.slog = h
 	})
 }
 
@@ -47,14 +52,21 @@ func (b *Bus) Logger() *zap.Logger {
 
 // chooseLog makes the logger that the options leave to choose.
 func (c *config) chooseLog() error {
+	c.flushLog = func() {}
 	switch {
 	case c.logger != nil && c.slog != nil:
 		return &OptionError{Option: "WithSlog", Reason: "and WithLogger exclude each other: the bus has one log; leave one of them out"}
-	case c.slog != nil:
-		c.logger = zap.New(slogcore.New(c.slog.Handler()))
 	case c.logger == nil:
-		log, core := stderr.New(os.Stderr)
-		c.logger, c.stderr = zap.New(core), log
+		file, core := stderr.New(os.Stderr)
+		var handler *slogcore.Log // nil without WithSlog
+		if c.slog != nil {
+			handler, core = slogcore.New(c.slog, core)
+		}
+		c.logger = zap.New(core)
+		c.flushLog = func() {
+			handler.Flush(slogcore.FlushTime)
+			file.Flush(stderr.FlushTime)
+		}
 	}
 	return nil
 }

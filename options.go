@@ -16,7 +16,6 @@ import (
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/circuit"
 	"github.com/surebus/eventbus/internal/room"
-	"github.com/surebus/eventbus/internal/stderr"
 	"github.com/surebus/eventbus/internal/texts"
 )
 
@@ -51,8 +50,8 @@ type Option interface {
 type config struct {
 	clock        clock.Clock
 	logger       *zap.Logger
-	slog         *slog.Logger
-	stderr       *stderr.Log // if neither was given
+	slog         slog.Handler
+	flushLog     func() // waits a moment until what was logged is written
 	retry        RetryPolicy
 	rules        *ruleSet
 	names        errorNames
@@ -69,6 +68,7 @@ type config struct {
 	metadataFrom []func(context.Context) map[string]string
 	contextFrom  func(context.Context) context.Context
 	inherited    []string // names of metadata
+	hooks        []PublishHook
 	observers    []Observer
 	store        driver.Store
 	queueWaits   bool  // for room in the queue

@@ -273,19 +273,23 @@ func (o *door) each(b *Bus, visit func(d *dispatch, due int64, why ParkReason)) 
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, d := range o.line.All() {
-		if _, sleeps, _ := o.line.Leads(d.key); sleeps || d.seat().Until != 0 {
-			visit(d, d.seat().Until, asleep.name)
-			continue
-		}
-		r, _, _ := o.refusesLocked(b, o.inLineLocked(b, d))
-		if r == nil {
-			r = o.shutLocked(b) // it is about to probe
-		}
-		if r == nil {
-			r = limited // of those that were held, releaseMost come at once
-		}
-		visit(d, 0, r.name)
+		visit(d, d.seat().Until, o.whyParkedLocked(b, d))
 	}
+}
+
+// whyParkedLocked returns why a delivery is in the line.
+func (o *door) whyParkedLocked(b *Bus, d *dispatch) ParkReason {
+	if _, sleeps, _ := o.line.Leads(d.key); sleeps || d.seat().Until != 0 {
+		return asleep.name
+	}
+	r, _, _ := o.refusesLocked(b, o.inLineLocked(b, d))
+	if r == nil {
+		r = o.shutLocked(b) // it is about to probe
+	}
+	if r == nil {
+		r = limited // of those that were held, releaseMost come at once
+	}
+	return r.name
 }
 
 // newRate returns a rate limit, or nil for none.

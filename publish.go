@@ -46,6 +46,15 @@ func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts .
 	if err := b.ready(ctx); err != nil {
 		return EventID{}, fmt.Errorf("Publish: %w", err)
 	}
+	if b.config.hooks != nil {
+		return b.config.around(ctx, "Publish", eventType, payload, opts, func(opts []PublishOption) (EventID, error) {
+			return b.publish(ctx, eventType, payload, opts)
+		})
+	}
+	return b.publish(ctx, eventType, payload, opts)
+}
+
+func (b *Bus) publish(ctx context.Context, eventType string, payload any, opts []PublishOption) (EventID, error) {
 	from := callFrom(ctx)
 	inside := b.intake.running(from)
 	d, err := b.intake.prepare(ctx, from, inside, eventType, payload, opts)
@@ -76,10 +85,17 @@ type Publication struct {
 // Errors: ErrBatchTooLarge for more events than the queue's capacity, *BatchError, which names the
 // publication and wraps one of Publish's errors, and those of Publish.
 func (b *Bus) PublishBatch(ctx context.Context, batch []Publication) ([]EventID, error) {
-	refuse := func(err error) ([]EventID, error) { return nil, fmt.Errorf("PublishBatch: %w", err) }
 	if err := b.ready(ctx); err != nil {
-		return refuse(err)
+		return nil, fmt.Errorf("PublishBatch: %w", err)
 	}
+	if b.config.hooks != nil && len(batch) <= b.config.queue {
+		return b.config.aroundBatch(ctx, batch, func(batch []Publication) ([]EventID, error) { return b.publishBatch(ctx, batch) })
+	}
+	return b.publishBatch(ctx, batch)
+}
+
+func (b *Bus) publishBatch(ctx context.Context, batch []Publication) ([]EventID, error) {
+	refuse := func(err error) ([]EventID, error) { return nil, fmt.Errorf("PublishBatch: %w", err) }
 	if len(batch) > b.config.queue {
 		return refuse(fmt.Errorf("%w: %d events, and the queue has room for %d", ErrBatchTooLarge, len(batch), b.config.queue))
 	}
@@ -345,6 +361,7 @@ func (in *intake) publication(ctx context.Context, from *call, opts []PublishOpt
 	if err := p.once.check(); err != nil {
 		return p, err
 	}
+	given := p.metadata.Len()
 	for _, f := range slices.Backward(in.config.metadataFrom) {
 		more := f(ctx)
 		for _, name := range slices.Sorted(maps.Keys(more)) {
@@ -357,6 +374,9 @@ func (in *intake) publication(ctx context.Context, from *call, opts []PublishOpt
 				err = cmp.Or(err, p.metadata.add(name, value))
 			}
 		}
+	}
+	if p.hooked != nil {
+		p.metadata.addHooked(p.hooked, given)
 	}
 	return p, err
 }

@@ -171,12 +171,11 @@ func (g *givenIDs) has(d *dispatch) bool {
 	})
 }
 
-// isKnown reports whether an id was given and is known.
-func (g *givenIDs) isKnown(id EventID) bool {
+// lookup returns what is remembered of an id or an idempotency key.
+func (g *givenIDs) lookup(name givenName) (was content, known bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_, known := g.lookupLocked(idName(id))
-	return known
+	return g.lookupLocked(name)
 }
 
 func (g *givenIDs) lookupLocked(name givenName) (was content, known bool) {

@@ -27,7 +27,7 @@ const (
 	Dropped
 	// Held: its only subscription was skipped and handles it later.
 	Held
-	// Cancelled: Cancel removed it before it was due.
+	// Cancelled: Cancel ended it.
 	Cancelled
 	// Repeated: the event's id is known, and nothing was dispatched.
 	Repeated
@@ -79,10 +79,22 @@ type Result struct {
 // *DeliveryError if a delivery was dead-lettered, otherwise ErrHeld if one is held, and with a store ErrShutdown if
 // Shutdown leaves the event there, and ErrLeaseLost if the bus has become a standby. If the result has the id, the event
 // was accepted: do not publish it again.
-func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (r Result, err error) {
+func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (Result, error) {
 	if err := b.ready(ctx); err != nil {
-		return r, fmt.Errorf("PublishAndWait: %w", err)
+		return Result{}, fmt.Errorf("PublishAndWait: %w", err)
 	}
+	if b.config.hooks != nil {
+		var hooked Result
+		_, err := b.config.around(ctx, "PublishAndWait", eventType, payload, opts, func(opts []PublishOption) (_ EventID, err error) {
+			hooked, err = b.publishAndWait(ctx, eventType, payload, opts)
+			return hooked.ID, err
+		})
+		return hooked, err
+	}
+	return b.publishAndWait(ctx, eventType, payload, opts)
+}
+
+func (b *Bus) publishAndWait(ctx context.Context, eventType string, payload any, opts []PublishOption) (r Result, err error) {
 	refuse := func(err error) (Result, error) {
 		return Result{}, fmt.Errorf("PublishAndWait(%q): %w", shorten(eventType), err)
 	}
@@ -218,7 +230,7 @@ func (w *waiter) expect(more int) {
 var severity = [...]int8{Waiting: 0, Repeated: 1, Unrouted: 2, Dropped: 3, Handled: 4, Held: 5, Cancelled: 6, Stored: 7, DeadLettered: 8}
 
 // ended records the end of one of the event's dispatches, with its letter or nil. The outcome of a
-// part that was split off is not the event's. If it was the last, the caller must call answer.
+// part that was split off is not the event's, unless it was cancelled. If it was the last, the caller must call answer.
 func (w *waiter) ended(o Outcome, part bool, attempts int, letter *DeadLetter) (last bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,7 +267,7 @@ func (w *waiter) giveUp(why error) {
 }
 
 func (w *waiter) endedLocked(o Outcome, part bool, attempts int) (last bool) {
-	if !part && severity[o] > severity[w.outcome] {
+	if (!part || o == Cancelled) && severity[o] > severity[w.outcome] { // what becomes of the other parts, letters and heldAt tell
 		w.outcome = o
 	}
 	if !part {

@@ -285,6 +285,9 @@ func (r *registry) targetsOfRecord(of *record) (to *targets, missing []int) {
 	}
 	r.mu.Unlock()
 	to.retry = r.retryInForce(to.subscriptions)
+	if of.State == driver.Scheduled || len(of.Targets) > 1 && !to.hasIsolated() {
+		to.dispatches = 1
+	}
 	if of.State == driver.Scheduled { // its copies do not exist yet
 		r.isolate(to, slices.ContainsFunc(to.subscriptions, r.hasEnded))
 	}
@@ -299,24 +302,6 @@ func (r *registry) cached(eventType string) (to *targets, hash route.Hash, ok bo
 // targetsOf returns the targets of a valid event type that are not cached.
 func (r *registry) targetsOf(eventType string, hash route.Hash) *targets {
 	return r.routes.Find(eventType, hash)
-}
-
-// maxCompared bounds the patterns that an unrouted type is compared with: a publisher waits meanwhile.
-const maxCompared = 1000
-
-// nearestPattern returns the pattern that an unrouted type is one letter apart from, or "".
-func (r *registry) nearestPattern(eventType string) (nearest string) {
-	const far = 2
-	least := far
-	all := r.list()
-	for _, s := range all[:min(len(all), maxCompared)] {
-		if parsed, offence := route.Parse(s.pattern); offence == nil {
-			if edits, near := parsed.Edits(eventType); near && edits < least {
-				nearest, least = s.pattern, edits
-			}
-		}
-	}
-	return nearest
 }
 
 func (r *registry) newTargets(eventType string, subscriptions []*Subscription) *targets {
@@ -335,35 +320,11 @@ func (r *registry) newTargets(eventType string, subscriptions []*Subscription) *
 // complete derives the other fields of targets from their type and subscriptions.
 func (r *registry) complete(to *targets) {
 	to.counters = r.types.Of(to.eventType)
-	to.retry = r.retryInForce(to.subscriptions)
+	to.retry, to.dispatches = r.retryInForce(to.subscriptions), 1
 	if r.stored {
 		to.recorded = namesOf(to.subscriptions)
 	}
 	r.isolate(to, false)
-}
-
-// isolate fills each, if a target is isolated, or for all because one has ended, which dead-letters its own.
-func (r *registry) isolate(t *targets, ended bool) {
-	alone := func(s *Subscription) bool { return ended || s.isolated }
-	if len(t.subscriptions) < 2 || !slices.ContainsFunc(t.subscriptions, alone) {
-		return
-	}
-	var coupled *targets
-	for i, s := range t.subscriptions {
-		to := coupled
-		if to == nil || alone(s) {
-			to = &targets{eventType: t.eventType, counters: t.counters, retry: retryInForce{bus: t.retry.bus}}
-			t.each = append(t.each, to)
-		}
-		if !alone(s) {
-			coupled = to
-		}
-		to.subscriptions = append(to.subscriptions, s)
-		to.recorded = append(to.recorded, t.recordedAt(i)...)
-		if t.retry.own != nil {
-			to.retry.own = append(to.retry.own, t.retry.own[i])
-		}
-	}
 }
 
 // retryInForce returns the settings that now apply to the targets of a dispatch. The settings of

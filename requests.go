@@ -26,8 +26,10 @@ type request struct {
 	Action       AuditAction `json:"action"`
 	Subscription string      `json:"subscription,omitempty"` // of a directive
 	Destination  string      `json:"destination,omitempty"`
-	Until        time.Time   `json:"until,omitzero"` // of AuditHoldUntil
-	Event        EventID     `json:"event,omitzero"` // of AuditCancel
+	Until        time.Time   `json:"until,omitzero"`   // of AuditHoldUntil
+	Events       []EventID   `json:"events,omitempty"` // of an action
+	Probe        bool        `json:"probe,omitempty"`
+	Bulk         bool        `json:"bulk,omitempty"` // it is a part of a bulk action
 	Drop         bool        `json:"drop,omitempty"` // of AuditRetire
 	By           string      `json:"by,omitempty"`
 	Why          string      `json:"why,omitempty"`
@@ -44,13 +46,13 @@ type reply struct {
 	Retired   *RetireReport   `json:"retired,omitempty"`
 	InUse     *NameInUseError `json:"in_use,omitempty"`
 	Directive *Directive      `json:"directive,omitempty"`
+	Actions   []ActionReport  `json:"actions,omitempty"`
 	Error     string          `json:"error,omitempty"` // empty if it was done
 	Is        string          `json:"is,omitempty"`    // the name of the error in answerErrors; empty for another one
 }
 
 // answerErrors are the errors that an answer keeps.
 var answerErrors = map[string]error{
-	"not_scheduled":    ErrNotScheduled,
 	"circuit_disabled": ErrCircuitDisabled,
 	"no_subscription":  ErrNoSubscription,
 	"shutdown":         ErrShutdown,
@@ -183,19 +185,23 @@ func (j *durable) takeBack(ctx context.Context, id driver.RequestID) (*reply, er
 	if ctx.Err() != nil {
 		why = contextError(ctx)
 	}
-	return pace.Within(storeGrace, func(ctx context.Context) (*reply, error) {
+	taken := new(reply)
+	answer, err := pace.Within(storeGrace, func(ctx context.Context) (*reply, error) {
 		w := newBatch(j.time)
 		w.Unask = []driver.RequestID{id}
 		err := j.store.commit(ctx, w)
-		var refused *driver.RefusedError
-		switch {
-		case err == nil:
-			return nil, why
-		case errors.As(err, &refused):
+		if refused := (*driver.RefusedError)(nil); errors.As(err, &refused) {
 			return j.readAnswer(ctx, id)
 		}
-		return nil, fmt.Errorf("the outcome is unknown: %w", err)
+		return taken, err
 	})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("the outcome is unknown: %w", err)
+	case answer == taken:
+		return nil, why
+	}
+	return answer, nil
 }
 
 // answerInstead answers the requests if no process has the lease. A bus whose Start waits for the lease, or has had it,
@@ -283,10 +289,14 @@ func (j *durable) retire(ctx context.Context, r request, s *Subscription) (repor
 		return report, err
 	}
 	report.Left = j.config.tool
+	last, err := j.lastPosition(ctx, names)
+	if err != nil {
+		return report, err
+	}
 	entry := j.operators.retireEntry(r, report.Parked)
 	all := make([]*retirement, len(names))
 	for i, name := range names {
-		all[i] = &retirement{Retired: name, At: entry.At, By: r.By, Why: r.Why, Drop: r.Drop, Parked: report.Parked, Quiet: name != r.Subscription}
+		all[i] = &retirement{Retired: name, At: entry.At, Last: last, By: r.By, Why: r.Why, Drop: r.Drop, Parked: report.Parked, Quiet: name != r.Subscription}
 	}
 	orders := j.operators.endedOrders(names, entry)
 	err = driver.ErrCatalogsChanged
@@ -325,6 +335,23 @@ func (j *durable) parkedAt(ctx context.Context, names []string) (parked int, kno
 	}
 	page, err := j.store.Records(ctx, driver.RecordQuery{Targets: names, Limit: 1})
 	return 0, len(page.Records) > 0, err
+}
+
+// lastPosition returns the largest position of the store's deliveries under names, or 0 without any.
+func (j *durable) lastPosition(ctx context.Context, names []string) (last int64, err error) {
+	for q := (driver.RecordQuery{Targets: names, Limit: feederPage}); ; {
+		page, err := j.store.Records(ctx, q)
+		if err != nil {
+			return 0, err
+		}
+		for _, r := range page.Records {
+			last = max(last, r.Position)
+		}
+		if page.Next == 0 {
+			return last, nil
+		}
+		q.After = page.Next
+	}
 }
 
 // catalogsWithout returns the catalogs of the store, or a *NameInUseError if the catalog of a live bus has one of the names. This bus
@@ -382,9 +409,17 @@ func (j *durable) resumeRetired(ctx context.Context) error {
 	}
 	all, err := j.readRetired(ctx)
 	for _, in := range all {
-		if !in.Done {
-			j.beginRetired([]*retirement{in}, nil)
+		if in.Done {
+			continue
 		}
+		if in.Last < 0 { // an earlier version has not recorded it
+			last, failed := j.lastPosition(ctx, []string{in.Retired})
+			if failed != nil {
+				return failed
+			}
+			in.Last = last
+		}
+		j.beginRetired([]*retirement{in}, nil)
 	}
 	return err
 }
@@ -396,7 +431,7 @@ func (j *durable) readRetired(ctx context.Context) (all []*retirement, err error
 		if !strings.HasPrefix(d.Subscription, retiredPrefix) {
 			continue
 		}
-		in := new(retirement)
+		in := &retirement{Last: -1}
 		if offence := json.Unmarshal(d.Body, in); offence != nil {
 			return all, &DecodeError{What: "end of a name", Err: offence}
 		}
@@ -425,7 +460,7 @@ func (j *durable) finishRetired(in *retirement, epoch int64) {
 			continue
 		}
 		w := newBatch(j.time)
-		ended := retirement{Retired: in.Retired, At: in.At, By: in.By, Why: in.Why, Drop: in.Drop, Parked: in.Parked, Ended: in.ended.Load(), Settled: true, Done: !later, Quiet: in.Quiet}
+		ended := retirement{Retired: in.Retired, At: in.At, Last: in.Last, By: in.By, Why: in.Why, Drop: in.Drop, Parked: in.Parked, Ended: in.ended.Load(), Settled: true, Done: !later, Quiet: in.Quiet}
 		w.retire(&ended)
 		if !in.Settled && !in.Quiet {
 			entry := j.operators.retireEntry(request{Subscription: in.Retired, By: in.By, Why: in.Why, Drop: in.Drop}, in.Parked)

@@ -281,12 +281,18 @@ func (r *changeBatch) doubt(err error) bool {
 	for _, refused := range r.change.refused {
 		c.Applied = c.Applied.And(doubt.Counted(&l.accepted, 1)).And(doubt.Counted(l.counter(refused.outcome()), 1))
 	}
-	ended := r.change.ends()
-	if ended != nil {
-		c.Applied = c.Applied.And(doubt.Ended(l.counter(ended.outcome), 1))
+	splits := 0
+	if r.change.kind > toDue && inserted > 0 {
+		splits = 1
 	}
-	if r.change.kind > toDue && inserted > 0 || ended != nil && len(r.batch.Delete) == 0 { // split off
-		c.Lost = doubt.Ended(&l.splits, -1) // its parent still has the delivery
+	for _, end := range r.change.ends() {
+		c.Applied = c.Applied.And(doubt.Ended(l.counter(end.outcome), 1))
+		if s := end.d.row(); s == nil || s.ref == 0 {
+			splits++
+		}
+	}
+	for range splits { // its parent still has the delivery
+		c.Lost = c.Lost.And(doubt.Ended(&l.splits, -1))
 	}
 	r.bus.durable.doubts.Add(c)
 	return true

@@ -370,3 +370,24 @@ func (m *ErrorMatch) validate(in string) error {
 	}
 	return nil
 }
+
+// ruled returns the number of failures that rules decided.
+func (d *dispatch) ruled() (failures int) {
+	if d.story != nil && d.story.detours != nil {
+		for i := range d.story.detours.spent {
+			failures += int(d.story.detours.spent[i].failures)
+		}
+	}
+	return failures
+}
+
+// spentOn returns the dispatch's record of a rule's budget. It creates a missing one.
+func (d *dispatch) spentOn(of *Subscription, rule int32) *spent {
+	r := d.ensureDetours()
+	i := slices.IndexFunc(r.spent, func(s spent) bool { return s.of == of && s.rule == rule })
+	if i < 0 {
+		i = len(r.spent)
+		r.spent = append(r.spent, spent{of: of, rule: rule})
+	}
+	return &r.spent[i]
+}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/settled"
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
@@ -61,6 +62,7 @@ type record struct {
 	progress *recordProgress // nil for a dispatch that has not begun
 	incoming bool            // it is that of an incoming event
 	inTurn   bool            // it is a part of a parked record that was claimed with those that are ready, and not from its door
+	enters   bool            // it was claimed and divided: only memory has it now
 }
 
 // recordReplay is the JSON of driver.Record.Replay: the letter from which a replay opened a dispatch.
@@ -73,6 +75,8 @@ type recordReplay struct {
 	Edited         bool      `json:"edited,omitempty"`
 	Edits          int       `json:"edits,omitempty"`    // 0 if Edited was set by an earlier version
 	Original       []byte    `json:"original,omitempty"` // the published payload, if Edited
+
+	Log []LetterReplay `json:"log,omitempty"` // empty in a record of an earlier version
 }
 
 // editsOf returns the number of edits of an event. Earlier versions recorded only that there are some.
@@ -99,12 +103,26 @@ type recordProgress struct {
 	Snoozes       int            `json:"snoozes,omitempty"`
 	Destination   string         `json:"destination,omitempty"` // of the next target, once it was asked
 	AsleepFor     time.Duration  `json:"asleep_for,omitempty"`  // how long it is snoozed until Due; 0 for a wait for a retry
+	RetriedBy     *string        `json:"retried_by,omitempty"`  // the operator of RetryNow; nil for none
 }
 
 // onward returns the progress for the target after the next one.
 func (p recordProgress) onward() recordProgress {
 	p.OmittedHere, p.Destination, p.AsleepFor = 0, "", 0
 	return p
+}
+
+// left returns those targets of a record that it has to visit. Of nil, they are all.
+func (p *recordProgress) left(targets []string) (left []string) {
+	if p == nil {
+		return targets
+	}
+	for i := p.Next; i < len(targets); i++ {
+		if !slices.Contains(p.Skipped, i) {
+			left = append(left, targets[i])
+		}
+	}
+	return left
 }
 
 // recordBudget is how much of a retry rule's budget a dispatch has spent.
@@ -136,7 +154,7 @@ func (j *durable) encodeRow(w *batch, d *dispatch, state driver.State) *driver.R
 		r.Replay = w.encode(&recordReplay{
 			Began: j.time.At(replay.began), Count: int(replay.count), Succeeded: replay.succeeded,
 			History: replay.history, HistoryOmitted: replay.historyOmitted,
-			Edited: replay.edits > 0, Edits: int(replay.edits), Original: payloadBytes(replay.original),
+			Edited: replay.edits > 0, Edits: int(replay.edits), Original: payloadBytes(replay.original), Log: replay.log,
 		})
 	}
 	return r
@@ -164,6 +182,9 @@ func (j *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passe
 			p.Snoozes, p.Destination = int(s.detours.snoozes), s.detours.destination
 			if passed > 0 {
 				p.Destination = ""
+			}
+			if by := s.detours.by; by != nil {
+				p.RetriedBy = &by.Retried
 			}
 			for _, i := range s.detours.skipped {
 				p.Skipped = append(p.Skipped, int(i))
@@ -245,7 +266,7 @@ func (j *durable) decodeRow(r *record, to *targets) *dispatch {
 	if p := r.replay; p != nil {
 		d.origin.replay = &replay{
 			published: r.Published, due: r.Scheduled, began: now.Point(p.Began), count: int32(p.Count),
-			succeeded: p.Succeeded, history: withErrors(p.History), historyOmitted: p.HistoryOmitted, edits: editsOf(p.Edited, p.Edits),
+			succeeded: p.Succeeded, history: withErrors(p.History), historyOmitted: p.HistoryOmitted, edits: editsOf(p.Edited, p.Edits), log: p.Log,
 		}
 		if p.Edited {
 			d.origin.replay.original = j.config.encoded(p.Original)
@@ -315,10 +336,13 @@ func (j *durable) decodeProgress(d *dispatch, p *recordProgress, now timeline.In
 		d.story.failures = append(d.story.failures, kept)
 	}
 	d.origin.row.asleep = p.AsleepFor
-	if len(p.Skipped)+len(p.Budgets)+p.Snoozes+len(p.Destination) == 0 {
+	if len(p.Skipped)+len(p.Budgets)+p.Snoozes+len(p.Destination) == 0 && p.RetriedBy == nil {
 		return
 	}
 	detours := d.ensureDetours()
+	if p.RetriedBy != nil {
+		detours.by = &settled.Operators{Retried: *p.RetriedBy}
+	}
 	detours.snoozes, detours.destination = int32(p.Snoozes), p.Destination
 	for _, i := range p.Skipped {
 		detours.skipped = append(detours.skipped, int32(i))

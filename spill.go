@@ -336,10 +336,15 @@ func (f *feeder) feedDoor(ctx context.Context, at place, waits bool) error {
 	case s.destinations != nil && exists:
 		q.OtherThan = s.destinations.claiming()
 	}
-	more, err := f.claim(ctx, q, waits)
+	queued, more, err := f.claim(ctx, q, waits)
 	switch {
-	case err != nil, !exists && more:
+	case err != nil:
 		f.askDoor(at)
+	case !exists:
+		// If the queue had room and has none of them, all are later than the retirement and parked again, as are those behind them.
+		if more && (queued > 0 || !waits) {
+			f.askDoor(at)
+		}
 	case exists && o.claimEnded(more):
 		b.machine.tend(o)
 	}

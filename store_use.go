@@ -349,6 +349,10 @@ func (s *guardedStore) Audit(ctx context.Context, q driver.AuditQuery) (driver.A
 	return guard(s, "Audit", func() (driver.AuditPage, error) { return s.of.Audit(ctx, q) })
 }
 
+func (s *guardedStore) Outcomes(ctx context.Context, event driver.ID) ([]driver.Outcome, error) {
+	return guard(s, "Outcomes", func() ([]driver.Outcome, error) { return s.of.Outcomes(ctx, event) })
+}
+
 func (s *guardedStore) Catalogs(ctx context.Context) ([]driver.Catalog, error) {
 	return guard(s, "Catalogs", func() ([]driver.Catalog, error) { return s.of.Catalogs(ctx) })
 }

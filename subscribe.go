@@ -212,6 +212,9 @@ func (s *Subscription) end(requeue func(...*dispatch)) {
 	// dead-letters the lines of the subscriptions in the registry, could miss a delivery that is
 	// parked in between.
 	requeue(s.closeDoors(ReasonUnsubscribed)...)
+	if s.gate != nil {
+		b.machine.requeue(b.machine.leaveGate(s.gate, func(*dispatch) bool { return true })...)
+	}
 	b.registry.remove(s)
 	b.journal.ends(s)
 	b.machine.freed() // the share of the last subscription has ended
@@ -228,6 +231,36 @@ type targets struct {
 	// each has, if one of several targets is isolated, those of each dispatch: of each isolated one, and of the others together.
 	each  []*targets
 	retry retryInForce
+	// dispatches is the number of dispatches that an event has before the first attempt: 1, or for targets in each how many there are. It
+	// is 0 if that is not known.
+	dispatches int
+}
+
+// isolate fills each, if a target is isolated, or for all because one has ended, which dead-letters its own.
+func (r *registry) isolate(t *targets, ended bool) {
+	alone := func(s *Subscription) bool { return ended || s.isolated }
+	if len(t.subscriptions) < 2 || !slices.ContainsFunc(t.subscriptions, alone) {
+		return
+	}
+	var coupled *targets
+	for i, s := range t.subscriptions {
+		to := coupled
+		if to == nil || alone(s) {
+			to = &targets{eventType: t.eventType, counters: t.counters, retry: retryInForce{bus: t.retry.bus}}
+			t.each = append(t.each, to)
+		}
+		if !alone(s) {
+			coupled = to
+		}
+		to.subscriptions = append(to.subscriptions, s)
+		to.recorded = append(to.recorded, t.recordedAt(i)...)
+		if t.retry.own != nil {
+			to.retry.own = append(to.retry.own, t.retry.own[i])
+		}
+	}
+	for _, to := range t.each {
+		to.dispatches = len(t.each)
+	}
 }
 
 // only returns the targets of a delivery that is split off at an index, with the policy of all.

@@ -41,6 +41,15 @@ func (b *Bus) PublishTx(ctx context.Context, tx any, eventType string, payload a
 	if err := b.ready(ctx); err != nil {
 		return EventID{}, fmt.Errorf("PublishTx: %w", err)
 	}
+	if b.config.hooks != nil {
+		return b.config.around(ctx, "PublishTx", eventType, payload, opts, func(opts []PublishOption) (EventID, error) {
+			return b.publishTx(ctx, tx, eventType, payload, opts)
+		})
+	}
+	return b.publishTx(ctx, tx, eventType, payload, opts)
+}
+
+func (b *Bus) publishTx(ctx context.Context, tx any, eventType string, payload any, opts []PublishOption) (EventID, error) {
 	from := callFrom(ctx)
 	inside := b.intake.running(from)
 	d, err := b.intake.prepare(ctx, from, inside, eventType, payload, opts)

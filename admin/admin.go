@@ -10,8 +10,8 @@ import (
 
 // New returns a handler for a bus, in memory or with a store, running or made WithoutHandlers.
 //
-// The handler does not listen, and registers nowhere. It has one timer while the bus lives, and goroutines while
-// operations run and live pages are open. They end when Shutdown of the bus begins.
+// The handler does not listen, and registers nowhere. It has one timer while the bus lives, for the charts, and goroutines
+// while operations run and live pages are open. They end when Shutdown of the bus begins.
 //
 // Errors: an *eventbus.OptionError for a nil bus and for an invalid option.
 func New(bus *eventbus.Bus, opts ...Option) (http.Handler, error) {
@@ -54,10 +54,12 @@ type server struct {
 	pages      map[string]*template.Template
 	protection *http.CrossOriginProtection
 
-	history    history
-	operations operations
-	live       live
-	oldest     oldest
+	history      history
+	operations   operations
+	reports      reports
+	live         live
+	oldest       oldest
+	sharedCauses shared[causes]
 }
 
 func newRequestID() string { return eventbus.NewEventID().String() }

@@ -19,7 +19,7 @@ func apiRoutes() []*route {
 	var (
 		view    = []Action{ActionView}
 		payload = []Action{ActionViewPayload}
-		bulk    = []Action{ActionReplay, ActionPurge}
+		bulk    = []Action{ActionReplay, ActionPurge, ActionCancel, ActionRetry, ActionGiveUp}
 
 		letters    = letterParameters(new(eventbus.LetterQuery))
 		filter     = filterParameters(new(eventbus.LetterQuery))
@@ -27,6 +27,7 @@ func apiRoutes() []*route {
 		audit      = auditParameters(new(eventbus.AuditQuery))
 		explain    = explainParameters(new(string))
 		list       = windowParameters(new(window))
+		keys       = keyParameters(new(string), new(string))
 	)
 	const get, post = http.MethodGet, http.MethodPost
 	return []*route{
@@ -90,7 +91,7 @@ func apiRoutes() []*route {
 		},
 		{
 			method: post, path: operationsPath, actions: bulk, audit: eventbus.AuditReplayMatching, serve: (*call).postOperation, body: OperationRequest{}, answer: Operation{}, status: http.StatusAccepted,
-			summary: "begins a bulk replay or purge; the action needs its own permission",
+			summary: "begins a bulk replay or purge, or an action on the events that match; the action needs its own permission",
 		},
 		{
 			method: get, path: operationsPath + "/{id}", actions: view, serve: (*call).getOperation, answer: Operation{},
@@ -98,34 +99,53 @@ func apiRoutes() []*route {
 		},
 		{
 			method: post, path: operationsPath + "/{id}/cancel", actions: bulk, audit: eventbus.AuditReplayMatching, serve: (*call).postCancelOperation, body: ChangeRequest{}, answer: Operation{},
-			summary: "cancels a bulk operation; its letters that are processed stay processed",
+			summary: "cancels a bulk operation; what is processed stays processed",
 		},
 
 		{
-			method: get, path: "/api/v1/subscriptions", actions: view, serve: (*call).listSubscriptions, query: list, answer: SubscriptionPage{},
-			summary: "subscriptions",
+			method: get, path: "/api/v1/subscriptions", actions: view, serve: (*call).listSubscriptions, query: subscriptionParameters(new(subscriptionQuery)), answer: SubscriptionPage{},
+			summary: "subscriptions, with what they did in the last hour",
 		},
 		{
 			method: get, path: "/api/v1/subscriptions/{name}", actions: view, serve: (*call).getSubscription, answer: eventbus.SubscriptionMetrics{},
 			summary: "a subscription",
+		},
+		{
+			method: get, path: "/api/v1/subscriptions/{name}/history", actions: view, serve: (*call).getHistory, query: historyParameters(new(bool)), answer: SubscriptionHistory{},
+			summary: "what a subscription did in the last hour by minutes, or in the last day by quarters of an hour",
 		},
 		directive("pause", eventbus.AuditPause, "holds its deliveries until resume"),
 		directive("hold-until", eventbus.AuditHoldUntil, "holds its deliveries until a time"),
 		directive("resume", eventbus.AuditResume, "ends pause, hold-until and, in the process of the handlers, a hang"),
 		directive("trip", eventbus.AuditTrip, "opens its circuit"),
 		directive("reset", eventbus.AuditReset, "closes its circuit"),
+		{
+			method: get, path: "/api/v1/orphans", actions: view, serve: (*call).listOrphans, query: orphanParameters(new(window)), answer: OrphanPage{},
+			summary: "names without a subscription for which the store has deliveries",
+		},
+		{
+			method: post, path: "/api/v1/subscriptions/{name}/retire", actions: []Action{ActionRetire}, audit: eventbus.AuditRetire, serve: (*call).postRetire, body: RetireRequest{}, answer: eventbus.RetireReport{},
+			summary: "ends a name that no bus has any more, with its deliveries",
+		},
 
+		{
+			method: get, path: "/api/v1/events", actions: view, serve: (*call).findEvent, query: keys, answer: eventbus.EventStatus{},
+			summary: "what became of the event of a type with an idempotency key",
+		},
 		{
 			method: get, path: "/api/v1/events/{id}", actions: view, serve: (*call).getEvent, answer: eventbus.EventStatus{},
 			summary: "what became of an event",
 		},
-		{
-			method: post, path: "/api/v1/events/{id}/cancel", actions: []Action{ActionCancel}, audit: eventbus.AuditCancel, serve: (*call).postCancelEvent, body: ChangeRequest{}, answer: Done{},
-			summary: "cancels a scheduled event",
-		},
+		eventVerb("cancel", eventbus.AuditCancel, ActionCancel, "ends an event that has not settled, wherever it is, without a dead letter"),
+		eventVerb("retry", eventbus.AuditRetryNow, ActionRetry, "lets deliveries of an event go on that wait"),
+		eventVerb("give-up", eventbus.AuditGiveUp, ActionGiveUp, "turns what waits of an event into dead letters"),
 		{
 			method: get, path: "/api/v1/dispatches", actions: view, serve: (*call).listDispatches, query: dispatches, answer: eventbus.DispatchPage{},
 			summary: "dispatches that have not settled, oldest first",
+		},
+		{
+			method: get, path: "/api/v1/dispatches/preview", actions: view, serve: (*call).getActionPreview, query: dispatchFilter(new(eventbus.DispatchQuery)), answer: eventbus.ActionPreview{},
+			summary: "what a bulk action on events would act on",
 		},
 		{
 			method: get, path: "/api/v1/explain", actions: view, serve: (*call).getPlan, query: explain, answer: eventbus.Plan{},
@@ -135,6 +155,14 @@ func apiRoutes() []*route {
 			method: get, path: "/api/v1/audit", actions: view, serve: (*call).listAudit, query: audit, answer: eventbus.AuditPage{},
 			summary: "what operators did, newest first",
 		},
+	}
+}
+
+// eventVerb returns the route of an action on an event that has not settled.
+func eventVerb(name string, audit eventbus.AuditAction, action Action, summary string) *route {
+	return &route{
+		method: http.MethodPost, path: "/api/v1/events/{id}/" + name, actions: []Action{action}, audit: audit,
+		serve: (*call).postEventVerb, body: EventRequest{}, answer: eventbus.ActionReport{}, summary: summary,
 	}
 }
 

@@ -82,17 +82,27 @@ func operations(t *testing.T, h http.Handler) (all []operation) {
 type fixture struct {
 	letters   []eventbus.DeadLetter
 	scheduled eventbus.EventID
+	later     eventbus.EventID // scheduled
+	waiting   eventbus.EventID // for a retry
 	op        admin.Operation
 }
 
-// newFixture fills a bus: 5 letters, one scheduled event, one operation.
+// newFixture fills a bus: 5 letters, events that have not settled, one operation.
 func newFixture(t *testing.T, bus *failing, h http.Handler) *fixture {
 	t.Helper()
 	f := &fixture{letters: bus.die(t, 5, eventbus.Metadata("trace", "t-1"), eventbus.Key("customer-1"))}
 	var err error
-	f.scheduled, err = bus.Publish(t.Context(), "order.placed", order{Number: 9}, eventbus.After(time.Hour))
+	_, err = bus.Subscribe("late.*", func(context.Context, eventbus.Event) error { return errDeclined }, eventbus.Named("late"),
+		eventbus.Retry(eventbus.BaseDelay(time.Hour), eventbus.MaxDelay(time.Hour)))
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = bus.Cancel(context.WithoutCancel(t.Context()), f.scheduled) }) // if the test has not
+	for id, opts := range map[*eventbus.EventID][]eventbus.PublishOption{&f.scheduled: {eventbus.After(time.Hour)}, &f.later: {eventbus.After(time.Hour)}, &f.waiting: {eventbus.IdempotencyKey("once-1")}} {
+		*id, err = bus.Publish(t.Context(), "late.order", order{Number: 9}, opts...)
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = bus.Cancel(context.WithoutCancel(t.Context()), *id) }) // if the test has not
+	}
+	gone, err := bus.Subscribe("gone.*", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("gone"))
+	require.NoError(t, err)
+	require.NoError(t, gone.Detach())
 	f.op = post[admin.Operation](t, h, "/api/v1/operations", `{"action":"purge_matching","query":{"reason":"overflow"},"expect":0}`)
 	f.op = finished(t, h, f.op)
 	return f
@@ -112,17 +122,27 @@ func (f *fixture) request(t *testing.T, op operation) *http.Request {
 	}
 	id := letter
 	switch {
+	case strings.HasSuffix(op.path, "/retry"):
+		id = f.waiting.String()
+	case strings.HasSuffix(op.path, "/give-up"):
+		id = f.later.String()
 	case strings.Contains(op.path, "/events/"):
 		id = f.scheduled.String()
 	case strings.Contains(op.path, "/operations/"):
 		id = f.op.ID
 	}
-	target := strings.NewReplacer("{id}", id, "{name}", "billing").Replace(op.path)
+	name := "billing"
+	if strings.HasSuffix(op.path, "/retire") {
+		name = "gone"
+	}
+	target := strings.NewReplacer("{id}", id, "{name}", name).Replace(op.path)
 	body := ""
 	if op.method == http.MethodPost {
 		body = `{"why":"because"}`
 	}
 	switch op.path {
+	case "/api/v1/events":
+		target += "?type=late.order&idempotency_key=once-1"
 	case "/api/v1/explain":
 		target += "?type=order.placed"
 	case "/api/v1/letters/{id}/edit":
@@ -260,7 +280,15 @@ func TestAPI_RefusesBadInput(t *testing.T) {
 		"reason with newline":    {post("/api/v1/letters/"+letter+"/purge", `{"why":"a\nb"}`), admin.CodeBadRequest},
 		"long reason":            {post("/api/v1/letters/"+letter+"/purge", `{"why":"`+strings.Repeat("a", 256)+`"}`), admin.CodeBadRequest},
 		"edit without payload":   {post("/api/v1/letters/"+letter+"/edit", `{"why":"a"}`), admin.CodeBadRequest},
-		"not scheduled":          {post("/api/v1/events/"+unknown+"/cancel", `{}`), admin.CodeConflict},
+		"cancel of no event":     {post("/api/v1/events/"+unknown+"/cancel", `{}`), admin.CodeNotFound},
+		"retry of no event":      {post("/api/v1/events/"+unknown+"/retry", `{"probe":true}`), admin.CodeNotFound},
+		"no event is given up":   {post("/api/v1/events/"+unknown+"/give-up", `{}`), admin.CodeNotFound},
+		"cancel of a bad id":     {post("/api/v1/events/7/cancel", `{}`), admin.CodeBadRequest},
+		"cancel that probes":     {post("/api/v1/events/"+unknown+"/cancel", `{"probe":true}`), admin.CodeBadRequest},
+		"give up and probe":      {post("/api/v1/events/"+unknown+"/give-up", `{"probe":true}`), admin.CodeBadRequest},
+		"probe that is a text":   {post("/api/v1/events/"+unknown+"/retry", `{"probe":"yes"}`), admin.CodeBadRequest},
+		"bad name of a delivery": {post("/api/v1/events/"+unknown+"/cancel", `{"subscription":"a\nb"}`), admin.CodeBadRequest},
+		"long name":              {post("/api/v1/events/"+unknown+"/retry", `{"subscription":"`+strings.Repeat("x", 8192)+`"}`), admin.CodeBadRequest},
 		"order to nobody":        {post("/api/v1/subscriptions/mail/pause", `{}`), admin.CodeNotFound},
 		"unknown order":          {post("/api/v1/subscriptions/billing/stop", `{}`), admin.CodeNotFound},
 		"hold until the past":    {post("/api/v1/subscriptions/billing/hold-until", `{"until":"2001-01-01T00:00:00Z"}`), admin.CodeBadRequest},

@@ -21,13 +21,17 @@ const (
 	ActionImport      Action = "import"
 	ActionPurge       Action = "purge"
 	ActionControl     Action = "control" // pause, resume, hold, trip and reset a subscription
-	ActionCancel      Action = "cancel"  // cancel a scheduled event
+	ActionCancel      Action = "cancel"  // cancel an event that has not settled
+	ActionRetry       Action = "retry"   // let an event go on that waits
+	ActionGiveUp      Action = "give_up" // turn an event that waits into dead letters
+	ActionRetire      Action = "retire"  // end the name of a subscription, with its deliveries
 )
 
 // Actions returns all actions.
 func Actions() []Action {
 	return []Action{
-		ActionView, ActionViewPayload, ActionReplay, ActionEdit, ActionImport, ActionPurge, ActionControl, ActionCancel,
+		ActionView, ActionViewPayload, ActionReplay, ActionEdit, ActionImport, ActionPurge, ActionControl, ActionCancel, ActionRetry,
+		ActionGiveUp, ActionRetire,
 	}
 }
 

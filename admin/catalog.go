@@ -43,7 +43,7 @@ func (c *call) plan(eventType string) (eventbus.Plan, error) {
 // allSubscriptions returns the subscriptions of the bus. If they are those of a catalog, it returns its time.
 func (c *call) allSubscriptions() (all []eventbus.SubscriptionMetrics, catalogAt time.Time, err error) {
 	if !c.tool {
-		return c.metrics(c.bus.Metrics()).Subscriptions, time.Time{}, nil
+		return c.snapshot().metrics.Subscriptions, time.Time{}, nil
 	}
 	catalog, err := c.catalog(c.ctx)
 	if err != nil {

@@ -33,13 +33,30 @@
 //
 // # Pages
 //
-// The pages work without JavaScript. A small script updates the overview and the progress of operations. The address of a
-// list has its filters, so a link can be shared. Pages offer only what the operator may do, and have at most 100 KB
-// besides a payload. Characters that cannot be seen are shown as escapes.
+// The pages work without JavaScript. The address of a list has its filters, so a link can be shared. Pages offer only what the
+// operator may do, and have at most 100 KB besides a payload. Characters that cannot be seen are shown as escapes.
+//
+// The overview has a line for each cause of dead letters, with its growth and a link to its replay, and what else needs
+// attention. The navigation counts both. All figures of a page are of one time.
+//
+// Subscriptions have charts of an hour by minutes and of a day by quarters of an hour. They begin with the handler, are in memory, and
+// are kept for the first 1,000 subscriptions, in about 6 KB each.
+//
+// # Live pages
+//
+// A small script renews pages that show figures once a second, marks what has changed, and says when the connection is lost. A page
+// that is hidden has no connection. Asked for with Accept: text/event-stream, such a page is the stream of its content.
+//
+// 256 streams are open at a time. When all are taken, an operator gets one of those of the operator who has most. One who may
+// change something gets up to 64 of those who may only look. A stream ends within 10 s when its credentials are no longer valid.
+// Rendering has a bounded share of the time: many different pages, and pages that are expensive to
+// render, are renewed less often.
 //
 // # Bulk operations
 //
-// POST /api/v1/operations replays or purges what matches a query. It states the number of letters that the operator has
-// seen in the preview, and does not begin if another number matches. The letters are fixed by the query's until. The
+// POST /api/v1/operations replays or purges the letters that match a query, or cancels, retries or gives up the events. It states the number of letters that the operator has
+// seen in the preview, and does not begin if another number matches. The letters are fixed by the query's until: send the
+// newest of the preview, so that letters that die later do not change the number. Events are fixed by published_until. They settle
+// meanwhile, so only a larger number than the stated one is refused. The
 // operation runs in the process, whatever becomes of the request, until it is done, cancelled, or the bus is shut down.
 package admin

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 
@@ -23,6 +24,8 @@ const (
 	CodeConflict             Code = "conflict"               // 409
 	CodeStaleCount           Code = "stale_count"            // 409
 	CodeNoSubscription       Code = "no_subscription"        // 409
+	CodeSettled              Code = "settled"                // 409: nothing of the event is left
+	CodeNothingDone          Code = "nothing_done"           // 409: what is left of the event was left
 	CodeTooLarge             Code = "too_large"              // 413
 	CodeUnsupportedMediaType Code = "unsupported_media_type" // 415
 	CodeUnprocessable        Code = "unprocessable"          // 422
@@ -38,6 +41,7 @@ var statuses = map[Code]int{
 	CodeForbidden: http.StatusForbidden, CodeReadOnly: http.StatusForbidden,
 	CodeNotFound: http.StatusNotFound, CodeMethodNotAllowed: http.StatusMethodNotAllowed,
 	CodeConflict: http.StatusConflict, CodeStaleCount: http.StatusConflict, CodeNoSubscription: http.StatusConflict,
+	CodeSettled: http.StatusConflict, CodeNothingDone: http.StatusConflict,
 	CodeTooLarge: http.StatusRequestEntityTooLarge, CodeUnsupportedMediaType: http.StatusUnsupportedMediaType,
 	CodeUnprocessable: http.StatusUnprocessableEntity, CodeRateLimited: http.StatusTooManyRequests,
 	CodeInternal: http.StatusInternalServerError,
@@ -51,6 +55,8 @@ type Error struct {
 	Remedy  string `json:"remedy"`  // what to do next
 	// RequestID is in the log, the audit and the header X-Request-Id, too.
 	RequestID string `json:"request_id"`
+	// Report is what an action on an event has found, if the code is nothing_done.
+	Report *eventbus.ActionReport `json:"report,omitempty"`
 
 	err    error             // the cause, for the log; nil if the message has it all
 	header map[string]string // of the answer
@@ -112,6 +118,7 @@ func errorOf(err error) *Error {
 		payload   *eventbus.PayloadError
 		imported  *eventbus.ImportError
 		tooLarge  *http.MaxBytesError
+		inUse     *eventbus.NameInUseError
 	)
 	switch {
 	case errors.As(err, &own):
@@ -154,13 +161,18 @@ func errorOf(err error) *Error {
 		return notFound("the event is unknown: it has settled and was forgotten, or was never accepted", "check the id")
 	case errors.Is(err, eventbus.ErrNoSubscription):
 		return &Error{
-			Code: CodeNoSubscription, Message: "a subscription of the dead letter does not exist on this bus; the letter stays",
-			Remedy: "deploy the handler, or subscribe with the option Formerly; or purge the letter", err: err,
+			Code: CodeNoSubscription, Message: "the subscription does not exist on this bus; nothing was done",
+			Remedy: "copy the name from the list of subscriptions, or deploy the handler", err: err,
 		}
 	case errors.Is(err, eventbus.ErrNoCatalog), errors.Is(err, eventbus.ErrNoHandlers):
 		return notFound("the store has no catalog of subscriptions yet", "start the bus that runs the handlers once")
-	case errors.Is(err, eventbus.ErrNotScheduled):
-		return conflict("no scheduled event has this id: it is unknown, cancelled, or due already", "look at the event")
+	case errors.Is(err, eventbus.ErrSettled):
+		return &Error{Code: CodeSettled, Message: "nothing of the event is left: it has settled", Remedy: "look at the event"}
+	case errors.As(err, &inUse):
+		return conflict(fmt.Sprintf("a live bus has the subscription %q again: instance %s", cut(inUse.Subscription, 80), inUse.Instance),
+			"look whether its deployment is right; to retire the name, end that process or deploy it without the subscription. A killed standby counts as live for up to an hour")
+	case errors.Is(err, eventbus.ErrNoAnswer):
+		return conflict("the process with the lease of the store does not answer; nothing was done", "look whether that process is stopped or hangs")
 	case errors.Is(err, eventbus.ErrCircuitDisabled):
 		return conflict("the subscription has no circuit", "pause it instead")
 	case errors.Is(err, eventbus.ErrShutdown):

@@ -4,14 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/admin"
 )
 
 // lastAudit returns the newest entry of the audit.
@@ -35,7 +38,7 @@ func TestForms_ReplayALetter(t *testing.T) {
 	assert.Equal(t, eventbus.AuditReplay, entry.Action)
 	assert.Equal(t, "anna", entry.By)
 	assert.Equal(t, "the bank answers", entry.Why)
-	assert.Equal(t, http.StatusNotFound, v.load(letter).Code)
+	assert.Contains(t, v.visit(letter).text(), "A replayed letter")
 
 	again := v.submit(f, "Replay", nil)
 	assert.Equal(t, http.StatusConflict, again.Code, "another operator was faster")
@@ -152,10 +155,13 @@ func TestForms_CancelAScheduledEvent(t *testing.T) {
 	v := newVisitor(t, bus.Bus)
 	at := prefix + "/events/" + bus.scheduled.String()
 	assert.Equal(t, at, v.load(prefix+"/events?id="+bus.scheduled.String()).Header().Get("Location"))
-	f := v.visit(at).formWith(t, "Cancel the event")
-	assert.Contains(t, v.follow(v.submit(f, "Cancel the event", map[string]string{"why": "sent by hand"})).text(), "The event was cancelled.")
+	f := v.visit(v.visit(at).linkWith(t, "Cancel…")).formWith(t, "Cancel the event")
+	long := v.submit(f, "Cancel the event", map[string]string{"why": strings.Repeat("x", 300)})
+	assert.Equal(t, http.StatusBadRequest, long.Code)
+	assert.Len(t, long.formWith(t, "Cancel the event").values.Get("why"), 300, "what was typed stays")
+	assert.Contains(t, v.follow(v.submit(f, "Cancel the event", map[string]string{"why": "sent by hand"})).text(), "It was cancelled.")
 	assert.Equal(t, "sent by hand", lastAudit(t, bus.Bus).Why)
-	assert.Equal(t, http.StatusConflict, v.submit(f, "Cancel the event", nil).Code)
+	assert.Equal(t, http.StatusConflict, v.submit(f, "Cancel the event", nil).Code, "it has settled")
 }
 
 // A form without JavaScript begins a bulk replay; its page shows the progress, also after a reload.
@@ -189,6 +195,61 @@ func TestForms_BulkReplay(t *testing.T) {
 	assert.Regexp(t, `Replayed [01] `, d.text())
 	assert.NotContains(t, d.Body.String(), "refresh")
 	assert.Empty(t, d.forms)
+}
+
+// Letters that die while the operator reads the form do not refuse it, and do not belong to its set.
+func TestZ14_TheFormFixesItsSet(t *testing.T) {
+	for _, action := range []string{"replay_matching", "purge_matching"} {
+		for _, filter := range []string{"&type=order.*", "", "&type=order.*&until=2099-01-01T00:00:00Z"} {
+			synctest.Test(t, func(t *testing.T) {
+				bus := newFailing(t)
+				v := newVisitor(t, bus.Bus)
+				_ = bus.die(t, 3)
+				time.Sleep(time.Second)
+				button := map[string]string{"replay_matching": "Replay 3 letters", "purge_matching": "Purge 3 letters"}[action]
+				f := v.visit(prefix+"/bulk?action="+action+filter).formWith(t, button)
+				_ = bus.die(t, 1) // the clock of the bus is the one that counts
+				time.Sleep(time.Second)
+				typed := map[string]string{"confirm": "3", "rate": "1"}
+				if filter == "" {
+					d := v.submit(f, button, typed)
+					require.Equal(t, http.StatusBadRequest, d.Code, "the fixed time is no filter")
+					require.NotEmpty(t, d.formWith(t, button))
+					typed["all"] = "true"
+				}
+				d := v.follow(v.submit(f, button, typed))
+				require.Contains(t, d.text(), "of 3 letters")
+				_ = bus.die(t, 1)
+				time.Sleep(time.Minute)
+				op := get[admin.OperationPage](t, v.h, prefix+"/api/v1/operations").Operations[0]
+				require.Equal(t, admin.OperationDone, op.State)
+				require.Equal(t, 3, op.Done)
+				left := map[string]int{"replay_matching": 5, "purge_matching": 2}[action] // replays die again
+				require.Equal(t, left, bus.letters(t))
+			})
+		}
+	}
+}
+
+// A form whose set has changed keeps its time, and offers the letters that died since.
+func TestZ14_AChangedSetIsShownAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := newFailing(t)
+		v := newVisitor(t, bus.Bus)
+		letters := bus.die(t, 3)
+		f := v.visit(prefix+"/bulk?action=purge_matching&type=order.*").formWith(t, "Purge 3 letters")
+		require.NoError(t, bus.DLQ().Purge(t.Context(), letters[0].ID))
+		time.Sleep(time.Second)
+		_ = bus.die(t, 4)
+		d := v.submit(f, "Purge 3 letters", map[string]string{"confirm": "3"})
+		require.Equal(t, http.StatusConflict, d.Code)
+		require.Contains(t, d.text(), "2 letters match now, not 3")
+		require.Equal(t, f.values.Get("as_of"), d.formWith(t, "Purge 2 letters").values.Get("as_of"))
+		i := slices.IndexFunc(d.all("a"), func(e *element) bool { return e.text == "Take in those that died since." })
+		require.NotEmpty(t, v.visit(d.all("a")[i].attrs["href"]).formWith(t, "Purge 6 letters"))
+		f.values.Del("as_of")
+		require.Equal(t, http.StatusBadRequest, v.submit(f, "Purge 3 letters", nil).Code, "a form of an earlier version")
+	})
 }
 
 // Purging asks for the number, and every letter at once for a confirmation.

@@ -20,8 +20,7 @@ type Minute struct {
 	Dropped      int64 `json:"dropped"`
 	Retries      int64 `json:"retries"`
 	Failures     int64 `json:"failures"`
-	// P50 and P99 are the largest of all subscriptions at the end of the minute, from all calls since the
-	// subscription was made.
+	// P50 and P99 are the largest of all subscriptions, of the calls in this minute. Subscriptions without charts do not count.
 	P50 time.Duration `json:"p50"`
 	P99 time.Duration `json:"p99"`
 }
@@ -35,6 +34,8 @@ type history struct {
 	minutes []Minute   // complete ones, oldest first
 	last    totals     // at the end of the last of them
 	since   time.Time  // when last was taken
+
+	rings map[string]*ring // by subscription
 }
 
 // totals are the counters of a sample.
@@ -54,7 +55,10 @@ func totalsOf(m *eventbus.Metrics) totals {
 // goroutine waits.
 func (h *history) start(bus *eventbus.Bus) {
 	m := bus.Metrics()
-	h.last, h.since = totalsOf(&m), time.Now().UTC()
+	h.last, h.since, h.rings = totalsOf(&m), time.Now().UTC(), make(map[string]*ring)
+	for i := range m.Subscriptions[:min(len(m.Subscriptions), maxRings)] {
+		h.rings[m.Subscriptions[i].Subscription] = &ring{last: countersOf(&m.Subscriptions[i]), before: m.Subscriptions[i].Latency}
+	}
 	var tick func()
 	tick = func() {
 		select {
@@ -78,6 +82,7 @@ func (h *history) sample(m *eventbus.Metrics, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.minutes = append(h.minutes, h.currentLocked(m))
+	h.sampleRingsLocked(m, now)
 	h.minutes = slices.Delete(h.minutes, 0, max(0, len(h.minutes)-(historyMinutes-1)))
 	h.last, h.since = totalsOf(m), now
 }
@@ -91,8 +96,11 @@ func (h *history) currentLocked(m *eventbus.Metrics) Minute {
 		Dropped: t.dropped - h.last.dropped, Retries: t.retries - h.last.retries,
 		Failures: max(0, t.failures-h.last.failures), // an unsubscribed one takes its failures along
 	}
-	for _, s := range m.Subscriptions {
-		current.P50, current.P99 = max(current.P50, s.Latency.P50), max(current.P99, s.Latency.P99)
+	for i := range m.Subscriptions {
+		if r := h.rings[m.Subscriptions[i].Subscription]; r != nil {
+			p := r.since(&m.Subscriptions[i])
+			current.P50, current.P99 = max(current.P50, p.p50), max(current.P99, p.p99)
+		}
 	}
 	return current
 }

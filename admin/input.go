@@ -84,7 +84,7 @@ func filterParameters(q *eventbus.LetterQuery) []parameter {
 		textParameter("metadata_name", &q.MetadataName), textParameter("metadata_value", &q.MetadataValue),
 		textParameter("error", &q.Error), timeParameter("since", &q.Since), timeParameter("until", &q.Until),
 		timeParameter("published_since", &q.PublishedSince), timeParameter("published_until", &q.PublishedUntil),
-		boolParameter("all", &q.All),
+		boolParameter("replayed", &q.Replayed), boolParameter("all", &q.All),
 	}
 }
 

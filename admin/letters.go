@@ -233,12 +233,26 @@ func (c *call) editLetter(id eventbus.LetterID, payload json.RawMessage, why str
 // gone returns the error of a change to a letter. If the audit knows who has replayed or purged the letter before,
 // it is a conflict.
 func (c *call) gone(id eventbus.LetterID, err error) error {
+	if errors.Is(err, eventbus.ErrNoSubscription) {
+		return &Error{
+			Code: CodeNoSubscription, Message: "a subscription of the dead letter does not exist on this bus; the letter stays",
+			Remedy: "deploy the handler, or subscribe with the option Formerly; or purge the letter", err: err,
+		}
+	}
 	if !errors.Is(err, eventbus.ErrNotFound) {
 		return err
 	}
-	page, bad := c.bus.Audit(c.ctx, eventbus.AuditQuery{Letter: id, Limit: 100})
-	if bad != nil {
-		return err
+	if e, known := c.goneBy(id); known {
+		return conflict(fmt.Sprintf("the letter is gone: %s by %q at %s", e.Action, e.By, e.At.Format(time.RFC3339)), "look at its event")
+	}
+	return err
+}
+
+// goneBy returns the entry of who has replayed or purged a letter.
+func (c *call) goneBy(id eventbus.LetterID) (e eventbus.AuditEntry, known bool) {
+	page, err := c.bus.Audit(c.ctx, eventbus.AuditQuery{Letter: id, Limit: 100})
+	if err != nil {
+		return e, false
 	}
 	for _, e := range page.Entries {
 		if e.Denied != "" { // this operator did not do it
@@ -246,10 +260,10 @@ func (c *call) gone(id eventbus.LetterID, err error) error {
 		}
 		switch e.Action { //nolint:exhaustive // the actions that take one letter
 		case eventbus.AuditReplay, eventbus.AuditReplayEdited, eventbus.AuditPurge:
-			return conflict(fmt.Sprintf("the letter is gone: %s by %q at %s", e.Action, e.By, e.At.Format(time.RFC3339)), "look at its event")
+			return e, true
 		}
 	}
-	return err
+	return e, false
 }
 
 func (c *call) listGroups() (any, error) {

@@ -19,6 +19,11 @@ type OperationAction string
 const (
 	ReplayMatching OperationAction = "replay_matching"
 	PurgeMatching  OperationAction = "purge_matching"
+
+	// The following act on events that have not settled.
+	CancelMatching   OperationAction = "cancel_matching"
+	RetryNowMatching OperationAction = "retry_now_matching"
+	GiveUpMatching   OperationAction = "give_up_matching"
 )
 
 // OperationState is where a bulk operation is.
@@ -33,22 +38,6 @@ const (
 	OperationFailed    OperationState = "failed"    // by an error, or because the bus was shut down
 )
 
-// OperationRequest is the body of POST /api/v1/operations. The letters are those that match Query and died until Until of
-// the query, or until now without it: letters that die later do not belong to the operation.
-type OperationRequest struct {
-	Action OperationAction      `json:"action"`
-	Query  eventbus.LetterQuery `json:"query"`
-	// Expect is the number of letters that the operator expects to match. If another number matches, the operation
-	// does not begin, and the error is stale_count.
-	Expect *int `json:"expect"`
-	// Rate is the number of letters a second. 0 stands for no limit.
-	Rate float64 `json:"rate,omitempty"`
-	// StopAfter is the number of failures after which a replay stops. 0 stands for never.
-	StopAfter int    `json:"stop_after,omitempty"`
-	DryRun    bool   `json:"dry_run,omitempty"` // only counts the letters
-	Why       string `json:"why,omitempty"`
-}
-
 // Operation is a bulk operation that runs in the process of the bus, and survives the request that has begun it. The
 // handler keeps the last 100. The audit has all.
 type Operation struct {
@@ -56,20 +45,49 @@ type Operation struct {
 	Action OperationAction      `json:"action"`
 	State  OperationState       `json:"state"`
 	Query  eventbus.LetterQuery `json:"query"` // with the Until that fixes the letters
-	Expect int                  `json:"expect"`
-	DryRun bool                 `json:"dry_run,omitempty"`
-	Done   int                  `json:"done"`   // letters processed, with any outcome
-	Total  int                  `json:"total"`  // letters in the set
-	Failed int                  `json:"failed"` // as ReplayReport.Failures
+	// Dispatches is the query of an action on events, with the PublishedUntil that fixes them.
+	Dispatches *eventbus.DispatchQuery `json:"dispatches,omitempty"`
+	Probe      bool                    `json:"probe,omitempty"`
+	Expect     int                     `json:"expect"`
+	DryRun     bool                    `json:"dry_run,omitempty"`
+	// Rate and StopAfter are those of the request.
+	Rate      float64 `json:"rate,omitempty"`
+	StopAfter int     `json:"stop_after,omitempty"`
+	Done      int     `json:"done"`   // letters or events processed, with any outcome
+	Total     int     `json:"total"`  // letters or events in the set
+	Failed    int     `json:"failed"` // as ReplayReport.Failures
 	// Report is set at the end, for the action: letters that stayed are listed up to 100.
 	ReplayReport *eventbus.ReplayReport `json:"replay_report,omitempty"`
 	PurgeReport  *eventbus.PurgeReport  `json:"purge_report,omitempty"`
-	Error        *Error                 `json:"error,omitempty"` // of OperationFailed
-	By           string                 `json:"by"`
-	Why          string                 `json:"why,omitempty"`
-	CancelledBy  string                 `json:"cancelled_by,omitempty"`
-	StartedAt    time.Time              `json:"started_at"`
-	EndedAt      time.Time              `json:"ended_at,omitzero"`
+	// ActionsReport is set at the end of an action on events.
+	ActionsReport *eventbus.ActionsReport `json:"actions_report,omitempty"`
+	Error         *Error                  `json:"error,omitempty"` // of OperationFailed
+	By            string                  `json:"by"`
+	Why           string                  `json:"why,omitempty"`
+	CancelledBy   string                  `json:"cancelled_by,omitempty"`
+	StartedAt     time.Time               `json:"started_at"`
+	EndedAt       time.Time               `json:"ended_at,omitzero"`
+	// Elapsed is the time from StartedAt until EndedAt or now, PerSecond the number of letters a second in it.
+	Elapsed   time.Duration `json:"elapsed"`
+	PerSecond float64       `json:"per_second"`
+	// Left is an estimate of the time until the end. It is 0 if the operation has ended, or has processed no letter.
+	Left time.Duration `json:"left,omitempty"`
+	// Again selects, for a replay, the letters of its events that died again.
+	Again *eventbus.LetterQuery `json:"again,omitempty"`
+}
+
+// measure sets Elapsed, PerSecond and Left.
+func (o *Operation) measure(now time.Time) {
+	if !o.EndedAt.IsZero() {
+		now = o.EndedAt
+	}
+	if o.Elapsed = now.Sub(o.StartedAt); o.Elapsed <= 0 || o.Done == 0 {
+		return
+	}
+	o.PerSecond = float64(o.Done) / o.Elapsed.Seconds()
+	if left := float64(o.Total-o.Done) / o.PerSecond * float64(time.Second); o.EndedAt.IsZero() && left > 0 {
+		o.Left = time.Duration(min(left, math.MaxInt64/2))
+	}
 }
 
 // OperationPage is a page of operations, newest first.
@@ -99,126 +117,53 @@ type operation struct {
 	cancel context.CancelCauseFunc // the audit has the cause
 }
 
+// kind is what an action of bulk operations needs and does.
+type kind struct {
+	permission Action
+	audit      eventbus.AuditAction
+	act        eventAction // of an action on events
+}
+
+// eventAction is a method of the bus, such as CancelMatching.
+type eventAction func(*eventbus.Bus, context.Context, eventbus.DispatchQuery, ...eventbus.BulkOption) (eventbus.ActionsReport, error)
+
+var kinds = map[OperationAction]kind{
+	ReplayMatching:   {ActionReplay, eventbus.AuditReplayMatching, nil},
+	PurgeMatching:    {ActionPurge, eventbus.AuditPurgeMatching, nil},
+	CancelMatching:   {ActionCancel, eventbus.AuditCancel, (*eventbus.Bus).CancelMatching},
+	RetryNowMatching: {ActionRetry, eventbus.AuditRetryNow, (*eventbus.Bus).RetryNowMatching},
+	GiveUpMatching:   {ActionGiveUp, eventbus.AuditGiveUp, (*eventbus.Bus).GiveUpMatching},
+}
+
 // permission returns the action that an operation needs.
-func (a OperationAction) permission() Action {
-	if a == PurgeMatching {
-		return ActionPurge
-	}
-	return ActionReplay
-}
+func (a OperationAction) permission() Action { return kinds[a].permission }
 
-func (c *call) postOperation() (any, error) {
-	var body OperationRequest
-	if err := c.body(&body); err != nil {
-		return nil, err
-	}
-	op, err := c.begin(body)
-	if err != nil {
-		return nil, err
-	}
-	return op, nil
-}
+// ofEvents reports whether the action is for events, and not for letters.
+func (a OperationAction) ofEvents() bool { return kinds[a].act != nil }
 
-// begin begins an operation. Each error leaves the letters unchanged.
-func (c *call) begin(r OperationRequest) (Operation, error) {
-	var none Operation
-	if r.Action != ReplayMatching && r.Action != PurgeMatching {
-		return none, badRequest("the action is unknown", fmt.Sprintf("use %s or %s", ReplayMatching, PurgeMatching))
+// noun is what operations of the action process, in the plural.
+func (a OperationAction) noun() string {
+	if a.ofEvents() {
+		return "events"
 	}
-	if err := c.needFor(r.Action.permission(), &r.Query, r.Why); err != nil {
-		return none, err
-	}
-	opts, err := c.bulkOptions(&r)
-	if err != nil {
-		return none, err
-	}
-	if r.Query.Until.IsZero() {
-		r.Query.Until = time.Now().UTC()
-	}
-	// The same operation, while it runs, makes the count stale: name it rather than the count.
-	if err := c.operations.check(r.Action, r.Query); err != nil {
-		return none, err
-	}
-	matching, err := c.countMatching(r.Query)
-	switch {
-	case err != nil:
-		return none, err
-	case matching > maxOperation:
-		return none, &Error{Code: CodeUnprocessable, Message: fmt.Sprintf("%d letters match, more than %d", matching, maxOperation), Remedy: "narrow the query, for example with since and until"}
-	case matching != *r.Expect:
-		return none, &Error{Code: CodeStaleCount, Message: fmt.Sprintf("%d letters match now, not %d", matching, *r.Expect), Remedy: "look at the preview again, and confirm its count"}
-	}
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(c.r.Context()))
-	op := &operation{cancel: cancel, Operation: Operation{
-		ID: newRequestID(), Action: r.Action, State: OperationRunning, Query: r.Query, Expect: *r.Expect, DryRun: r.DryRun,
-		Total: matching, By: c.who.Name, Why: r.Why, StartedAt: time.Now().UTC(),
-	}}
-	if err := c.operations.add(op); err != nil {
-		cancel(nil)
-		return none, err
-	}
-	go c.server.run(ctx, op, append(opts, c.operations.progress(op)))
-	return c.operations.show(c.config, op), nil
-}
-
-// bulkOptions validates a request, and brings its times into UTC: two queries are then equal if their times are.
-func (c *call) bulkOptions(r *OperationRequest) (opts []eventbus.BulkOption, err error) {
-	for _, t := range []*time.Time{&r.Query.Since, &r.Query.Until, &r.Query.PublishedSince, &r.Query.PublishedUntil} {
-		if *t = t.UTC(); t.IsZero() {
-			*t = time.Time{}
-		}
-	}
-	switch {
-	case r.Expect == nil || *r.Expect < 0:
-		return nil, badRequest("expect is missing or negative", "give the number of letters that the preview shows")
-	case !(r.Rate >= 0 && r.Rate <= math.MaxFloat64): // NaN too, which would be no limit
-		return nil, badRequest("rate must be a finite number that is not negative", "give the number of letters a second, or 0 for no limit")
-	case r.StopAfter < 0 || r.StopAfter > 0 && r.Action == PurgeMatching:
-		return nil, badRequest("stop_after must be a number above 0, and is for replays only", "leave it out to continue after any failure")
-	case r.Query.Limit != 0 || !r.Query.Before.IsZero() || r.Query.ExactTotal:
-		return nil, badRequest("limit, before and exact_total do not select letters", "leave them out")
-	case r.Query == (eventbus.LetterQuery{}):
-		return nil, badRequest("an empty query matches every letter", "set all to confirm, or set a filter")
-	}
-	for _, o := range c.operator(r.Why) {
-		opts = append(opts, o)
-	}
-	if r.Rate > 0 {
-		opts = append(opts, eventbus.Rate(r.Rate))
-	}
-	if r.StopAfter > 0 {
-		opts = append(opts, eventbus.StopAfter(r.StopAfter))
-	}
-	if r.DryRun {
-		opts = append(opts, eventbus.DryRun())
-	}
-	return opts, nil
-}
-
-// countMatching returns the number of letters that match, and validates the query as the operation does.
-func (c *call) countMatching(q eventbus.LetterQuery) (int, error) {
-	q.Limit, q.ExactTotal = 1, true
-	page, err := c.bus.DLQ().List(c.ctx, q)
-	return page.Total, err
+	return "letters"
 }
 
 // check returns a conflict if too many operations run, or one with the same action and filters does.
-func (o *operations) check(action OperationAction, q eventbus.LetterQuery) error {
+func (o *operations) check(op *operation) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.checkLocked(action, q)
+	return o.checkLocked(op)
 }
 
-func (o *operations) checkLocked(action OperationAction, q eventbus.LetterQuery) error {
+func (o *operations) checkLocked(op *operation) error {
 	running := 0
 	for _, other := range o.all {
 		if other.State != OperationRunning {
 			continue
 		}
 		running++
-		same := other.Query
-		same.Until = q.Until
-		if other.Action == action && same == q {
+		if other.Action == op.Action && other.filter() == op.filter() {
 			return conflict(fmt.Sprintf("operation %s of %q does the same already", other.ID, other.By), "look at its progress, or cancel it")
 		}
 	}
@@ -228,11 +173,27 @@ func (o *operations) checkLocked(action OperationAction, q eventbus.LetterQuery)
 	return nil
 }
 
+// filters are the queries of an operation without the instant that fixes its set.
+type filters struct {
+	letters eventbus.LetterQuery
+	events  eventbus.DispatchQuery
+}
+
+func (o *Operation) filter() (f filters) {
+	f.letters = o.Query
+	f.letters.Until = time.Time{}
+	if o.Dispatches != nil {
+		f.events = *o.Dispatches
+		f.events.PublishedUntil = time.Time{}
+	}
+	return f
+}
+
 // add adds an operation, unless it conflicts.
 func (o *operations) add(op *operation) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := o.checkLocked(op.Action, op.Query); err != nil {
+	if err := o.checkLocked(op); err != nil {
 		return err
 	}
 	o.all = append(o.all, op)
@@ -266,10 +227,14 @@ func (s *server) run(ctx context.Context, op *operation, opts []eventbus.BulkOpt
 	}()
 	var err error
 	switch op.Action {
+	case CancelMatching, RetryNowMatching, GiveUpMatching:
+		var report eventbus.ActionsReport
+		report, err = kinds[op.Action].act(s.bus, ctx, *op.Dispatches, opts...)
+		s.operations.end(op, err, report.Matched, func() { op.Done, op.ActionsReport = report.Done+report.Idle+report.Left+report.Gone, &report })
 	case PurgeMatching:
 		var report eventbus.PurgeReport
 		report, err = s.bus.DLQ().PurgeMatching(ctx, op.Query, opts...)
-		s.operations.end(op, err, func() { op.Total, op.Done, op.PurgeReport = report.Matched, report.Purged+report.Gone, &report })
+		s.operations.end(op, err, report.Matched, func() { op.Done, op.PurgeReport = report.Purged+report.Gone, &report })
 	case ReplayMatching:
 		var report eventbus.ReplayReport
 		report, err = s.bus.DLQ().ReplayMatching(ctx, op.Query, opts...)
@@ -279,17 +244,21 @@ func (s *server) run(ctx context.Context, op *operation, opts []eventbus.BulkOpt
 			e := errorOf(report.Stayed[i].Err)
 			report.Stayed[i].Error = e.Message
 		}
-		s.operations.end(op, err, func() { op.Total, op.Done, op.Failed, op.ReplayReport = report.Matched, done, report.Failures, &report })
+		s.operations.end(op, err, report.Matched, func() { op.Done, op.Failed, op.ReplayReport = done, report.Failures, &report })
 	}
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, eventbus.ErrShutdown) {
 		s.log.Error("admin operation failed", "operation", op.ID, "error", cut(err.Error(), 4096))
 	}
 }
 
-// end records how an operation ended.
-func (o *operations) end(op *operation, err error, report func()) {
+// end records how an operation ended. matched is 0 if it ended before it had fixed its set: then the number at its
+// beginning is what is left.
+func (o *operations) end(op *operation, err error, matched int, report func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if err == nil || matched > 0 {
+		op.Total = matched
+	}
 	report()
 	op.EndedAt = time.Now().UTC()
 	switch {
@@ -313,8 +282,27 @@ func (o *operations) show(c *config, op *operation) Operation {
 	o.mu.Lock()
 	shown := op.Operation
 	o.mu.Unlock()
-	shown.Query = *c.query(&shown.Query)
+	shown.measure(time.Now())
+	shown.Query, shown.Again, shown.Dispatches = *c.query(&shown.Query), c.query(shown.Again), c.dispatchQuery(shown.Dispatches)
 	return shown
+}
+
+// diedAgain selects the letters of events that an operation has replayed. An event may die of another cause and at another
+// subscription than before: only what belongs to the event selects them. beside is set if another process has set Until,
+// whose clock may be behind.
+func diedAgain(op *Operation, beside bool) *eventbus.LetterQuery {
+	q := eventbus.LetterQuery{
+		Type: op.Query.Type, Event: op.Query.Event, Key: op.Query.Key, IdempotencyKey: op.Query.IdempotencyKey,
+		MetadataName: op.Query.MetadataName, MetadataValue: op.Query.MetadataValue,
+		PublishedSince: op.Query.PublishedSince, PublishedUntil: op.Query.PublishedUntil, Since: op.StartedAt, Replayed: true,
+	}
+	if q.PublishedUntil.IsZero() || q.PublishedUntil.After(op.Query.Until) {
+		q.PublishedUntil = op.Query.Until
+	}
+	if beside {
+		q.Since = op.Query.Until.Add(1)
+	}
+	return &q
 }
 
 // list returns the operations, newest first.
@@ -376,7 +364,11 @@ func (c *call) cancelOperation(id, why string) (Operation, error) {
 	if err != nil {
 		return Operation{}, err
 	}
-	if err := c.needFor(op.Action.permission(), &op.Query, why); err != nil {
+	set := bulkSet{letters: &op.Query}
+	if op.Action.ofEvents() {
+		set = bulkSet{events: op.Dispatches}
+	}
+	if err := c.needFor(op.Action.permission(), set, why); err != nil {
 		return Operation{}, err
 	}
 	if why != "" && !validName(why) {

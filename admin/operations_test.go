@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -218,7 +219,12 @@ func TestLetters_OfAMissingSubscription(t *testing.T) {
 func TestO6_DestinationsAreShownAndDirected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := newBus(t)
-		s, err := bus.Subscribe("hook", func(context.Context, eventbus.Event) error { return nil }, eventbus.Named("hooks"),
+		s, err := bus.Subscribe("hook", func(_ context.Context, e eventbus.Event) error {
+			if e.Payload == "other" {
+				return eventbus.Permanent(errDeclined)
+			}
+			return nil
+		}, eventbus.Named("hooks"),
 			eventbus.PerDestination(func(e eventbus.Event) string { return e.Payload.(string) }))
 		require.NoError(t, err)
 		require.NoError(t, bus.Start(t.Context()))
@@ -232,17 +238,20 @@ func TestO6_DestinationsAreShownAndDirected(t *testing.T) {
 		d := v.visit(prefix + "/subscriptions/hooks")
 		require.Contains(t, d.text(), "2 known, 1 not well")
 		require.Contains(t, d.text(), "their migration")
-		require.Contains(t, v.visit(prefix).text(), "hooks has 1 destination shut: acme <&>", "it needs attention")
+		require.Contains(t, v.visit(prefix).text(), "hooks to acme <&> is paused 2 deliveries are held.", "it needs attention")
 		d = v.follow(v.submit(d.formWith(t, "Resume"), "Resume", nil))
 		require.Contains(t, d.text(), "2 known, 0 not well")
-		require.NotContains(t, v.visit(prefix).text(), "destination shut")
+		require.NotContains(t, v.visit(prefix).text(), "acme <&> is paused")
 		synctest.Wait()
-		require.EqualValues(t, 3, bus.Metrics().Subscriptions[0].Successes)
+		require.EqualValues(t, 2, bus.Metrics().Subscriptions[0].Successes)
 
 		h := newHandler(t, bus)
 		m := post[eventbus.SubscriptionMetrics](t, h, "/api/v1/subscriptions/hooks/pause", `{"destination":"other"}`)
 		require.False(t, m.Paused)
 		require.Equal(t, "other", m.Destinations.List[0].Destination)
+		require.EqualValues(t, 1, m.Destinations.List[0].Failures)
+		require.Contains(t, v.visit(prefix+"/subscriptions/hooks").text(), " 1 1 100 % 0", "calls, failures, failure rate, parked")
+		require.Contains(t, v.visit(prefix+"/audit").text(), "subscription hooks destination other")
 		audit, err := bus.Audit(t.Context(), eventbus.AuditQuery{})
 		require.NoError(t, err)
 		require.Equal(t, "other", audit.Entries[0].Destination)
@@ -262,5 +271,77 @@ func TestO6_HandlersOfDeadLettersAreMarked(t *testing.T) {
 		m := get[eventbus.SubscriptionMetrics](t, newHandler(t, bus), "/api/v1/subscriptions/apologies")
 		require.True(t, m.DeadLetters)
 		require.NoError(t, bus.Shutdown(t.Context()))
+	})
+}
+
+// linkWith returns the target of the link of a page that has a text.
+func (d *document) linkWith(t *testing.T, text string) string {
+	t.Helper()
+	for _, e := range d.all("a") {
+		if strings.TrimSpace(e.text) == text {
+			return e.attrs["href"]
+		}
+	}
+	require.Fail(t, "no link", "no link %q: %s", text, d.text())
+	return ""
+}
+
+// The page of an operation shows how fast it is and how long it takes, what died again, and how to go on.
+func TestOperations_AreFollowedToTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := newFailing(t)
+		v := newVisitor(t, bus.Bus)
+		_ = bus.die(t, 10)
+		time.Sleep(time.Second)
+		d := v.visit(prefix + "/bulk?action=replay_matching&subscription=billing&reason=permanent")
+		d = v.submit(d.formWith(t, "Replay 10 letters"), "Replay 10 letters", map[string]string{"rate": "2", "stop_after": "5", "why": "a try"})
+		at := d.Header().Get("Location")
+		time.Sleep(1200 * time.Millisecond)
+		synctest.Wait()
+		_ = bus.die(t, 7) // for the first time
+		d = v.visit(at)
+		require.Contains(t, d.text(), "running : 3 of 10 letters")
+		require.Contains(t, d.text(), "Duration 1.2 s, about 2.8 s left")
+		require.Contains(t, d.text(), "Rate 2.5 letters per second")
+		require.NotEmpty(t, v.visit(d.linkWith(t, "3 letters")))
+
+		time.Sleep(time.Minute)
+		d = v.visit(at)
+		require.Contains(t, d.text(), "stopped : 5 of 10 letters, 5 failures")
+		require.Contains(t, d.text(), "Duration 2 s By", "it does not grow")
+		again := v.visit(d.linkWith(t, "5 letters"))
+		require.Contains(t, again.text(), "5 letters", "those of the operation only")
+		require.NotEmpty(t, v.visit(again.linkWith(t, "Replay all matching…")).formWith(t, "Replay 5 letters"))
+
+		d = v.visit(d.linkWith(t, "Go on with the rest"))
+		f := d.formWith(t, "Replay 5 letters")
+		require.Equal(t, "2", f.values.Get("rate"))
+		require.Equal(t, "5", f.values.Get("stop_after"))
+		require.Equal(t, "a try", f.values.Get("why"))
+		close(bus.healed)
+		d = v.submit(f, "Replay 5 letters", nil)
+		time.Sleep(time.Minute)
+		d = v.follow(d)
+		require.Contains(t, d.text(), "done : 5 of 5 letters, 0 failures")
+		require.Contains(t, d.text(), "Died again 0 letters")
+		require.NotContains(t, d.text(), "Go on with the rest")
+		require.Equal(t, 12, bus.letters(t), "5 died again, and 7 are new")
+	})
+}
+
+// An operation whose query a redactor changes offers no form for the rest: it would be of other letters.
+func TestOperations_TheRestIsNotOfAnotherQuery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := newFailing(t)
+		v := newVisitor(t, bus.Bus, admin.WithRedactor(func(text admin.Text) string { return strings.ReplaceAll(text.Value, "declined", "…") }))
+		_ = bus.die(t, 3)
+		for query, offered := range map[string]bool{`{"error":"card declined"}`: false, `{"error":"card"}`: true} {
+			op := post[admin.Operation](t, v.h, prefix+"/api/v1/operations", fmt.Sprintf(`{"action":"purge_matching","query":%s,"expect":%d,"rate":0.001}`, query, bus.letters(t)))
+			_ = post[admin.Operation](t, v.h, prefix+"/api/v1/operations/"+op.ID+"/cancel", `{}`)
+			synctest.Wait()
+			text := v.visit(prefix + "/operations/" + op.ID).text()
+			require.Regexp(t, `cancelled : [01] of [1-3] letters`, text, "also before it has fixed its set")
+			require.Equal(t, offered, strings.Contains(text, "Go on"), query)
+		}
 	})
 }

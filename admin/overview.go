@@ -17,6 +17,8 @@ type Overview struct {
 	// started. Instance is empty for a bus in memory, and if the store does not answer.
 	Instance string `json:"instance,omitempty"`
 	Active   bool   `json:"active,omitempty"`
+	// Buses are those that use the store, as Catalog.Buses says.
+	Buses []eventbus.CatalogBus `json:"buses"`
 	// History has the minutes of the last hour, oldest first, as far as the handler has existed. The last one is in
 	// progress.
 	History []Minute `json:"history"`
@@ -25,6 +27,15 @@ type Overview struct {
 	OldestWaiting *eventbus.DispatchInfo `json:"oldest_waiting,omitempty"`
 	// OpenCircuits names the subscriptions whose circuit is open or probes.
 	OpenCircuits []string `json:"open_circuits"`
+	// Causes are what the dead letters died of, at most 20, those with most letters in the last 5 minutes first. CausesTotal counts
+	// all. CausesKnown is false while the store does not answer.
+	Causes      []Cause `json:"causes"`
+	CausesTotal int     `json:"causes_total"`
+	CausesKnown bool    `json:"causes_known"`
+	// Concerns are what needs attention besides the causes, at most 20 and a line that counts the others.
+	Concerns []Concern `json:"concerns"`
+	// NeedAttention counts all causes and all concerns.
+	NeedAttention int `json:"need_attention"`
 	// Balanced is Ledger.Balanced, and Imbalance says which sides differ. Under load they may differ by the
 	// dispatches in progress.
 	Balanced  bool   `json:"balanced"`
@@ -35,22 +46,22 @@ func (c *call) getOverview() (any, error) {
 	if err := c.parameters(nil); err != nil {
 		return nil, err
 	}
-	return c.overview(c.ctx), nil
+	return c.overview(c.ctx, c.snapshot()), nil
 }
 
-// overview reads the metrics once.
-func (s *server) overview(ctx context.Context) Overview {
-	m := s.bus.Metrics()
+// overview returns the overview of a snapshot.
+func (s *server) overview(ctx context.Context, taken *snapshot) Overview {
+	m := &taken.metrics
+	concerns := taken.concerns(s.prefix)
 	o := Overview{
-		At: time.Now().UTC(), Metrics: s.metrics(m), History: s.history.list(&m), OldestWaiting: s.oldest.find(ctx, s), OpenCircuits: []string{},
+		At: taken.at, Metrics: *m, History: s.history.list(m), OldestWaiting: s.oldest.find(ctx, s), OpenCircuits: []string{},
+		Instance: taken.catalog.Instance, Active: taken.catalog.Active, Buses: append([]eventbus.CatalogBus{}, taken.catalog.Buses...),
+		Causes: append([]Cause{}, taken.causes.worst...), CausesTotal: taken.causes.total, CausesKnown: taken.causesKnown,
+		Concerns: append([]Concern{}, listed(concerns, s.prefix)...), NeedAttention: taken.causes.total + len(concerns),
 		Balanced: m.Ledger.Balanced(),
 	}
-	if m.Store != nil {
-		if catalog, err := s.catalog(ctx); err == nil {
-			o.Instance, o.Active = catalog.Instance, catalog.Active
-		}
-	}
-	for _, sub := range m.Subscriptions {
+	for i := range m.Subscriptions {
+		sub := &m.Subscriptions[i]
 		if sub.Circuit == eventbus.CircuitOpen || sub.Circuit == eventbus.CircuitHalfOpen {
 			o.OpenCircuits = append(o.OpenCircuits, sub.Subscription)
 		}

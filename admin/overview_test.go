@@ -94,8 +94,8 @@ func TestEvents_AreFoundAndCancelled(t *testing.T) {
 		require.Equal(t, eventbus.DispatchScheduled, status.Dispatches[0].State)
 		page := get[eventbus.DispatchPage](t, h, "/api/v1/dispatches?state=scheduled&type=order.*")
 		require.Len(t, page.Dispatches, 1)
-		_ = post[admin.Done](t, h, "/api/v1/events/"+id.String()+"/cancel", `{"why":"ordered twice"}`)
-		_ = refused(t, h, request(t, http.MethodPost, "/api/v1/events/"+id.String()+"/cancel", `{}`), admin.CodeConflict)
+		_ = post[eventbus.ActionReport](t, h, "/api/v1/events/"+id.String()+"/cancel", `{"why":"ordered twice"}`)
+		_ = refused(t, h, request(t, http.MethodPost, "/api/v1/events/"+id.String()+"/cancel", `{}`), admin.CodeSettled)
 		audit := get[eventbus.AuditPage](t, h, "/api/v1/audit?action=cancel&event_id="+id.String())
 		require.Equal(t, "ordered twice", audit.Entries[0].Why)
 

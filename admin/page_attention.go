@@ -4,130 +4,285 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/surebus/eventbus"
 )
 
-// concern is something that an operator must look at.
-type concern struct {
-	Class       string // "bad" or "warn"
-	Title, Text string
-	Link        string // where to go on
+// Severity is how bad a Concern is.
+type Severity string
+
+// The severities.
+const (
+	SeverityBad  Severity = "bad"
+	SeverityWarn Severity = "warn"
+)
+
+// Concern is something that an operator must look at, besides the causes of dead letters.
+type Concern struct {
+	Severity     Severity `json:"severity"`
+	Title        string   `json:"title"`
+	Text         string   `json:"text,omitempty"`
+	Subscription string   `json:"subscription,omitempty"`
+	Destination  string   `json:"destination,omitempty"`
+	// Link is the path of the page on which to go on.
+	Link string `json:"link,omitempty"`
 }
 
-// maxConcerns bounds the list of the overview.
-const maxConcerns = 20
+// Bounds of the list of concerns.
+const (
+	maxConcerns     = 20
+	maxDestinations = 5 // of a subscription
+)
 
-// concernsOf returns what needs attention, the worst first.
-func concernsOf(m *eventbus.Metrics, prefix string) []concern {
-	var bad, warn []concern
-	add := func(c concern) {
-		if c.Class == "bad" {
-			bad = append(bad, c)
-		} else {
-			warn = append(warn, c)
-		}
+// A share of failed calls from which a subscription is not well.
+const (
+	warnFailing = 0.05
+	badFailing  = 0.3
+	// minFailures is the number of failures from which a share is a concern. The state of the subscription shows it in any case.
+	minFailures = 3
+)
+
+// concerns returns what needs attention, the worst first.
+func (t *snapshot) concerns(prefix string) []Concern {
+	all := t.storeConcerns()
+	for i := range t.metrics.Subscriptions {
+		all = append(all, t.subscriptionConcerns(i, prefix)...)
 	}
-	if m.StoreError != "" {
-		add(concern{Class: "bad", Title: "The store does not answer", Text: "The store counts are of " + rfc3339(m.StoreAt) + "."})
-	}
-	if !m.StoreSilentSince.IsZero() {
-		add(concern{
-			Class: "bad", Title: "The store confirms nothing",
-			Text: "Publications are refused. The last confirmation was at " + rfc3339(m.StoreSilentSince) + " or before. Look at its disk.",
-		})
-	}
-	for i := range m.Subscriptions {
-		s := &m.Subscriptions[i]
-		if state := stateOf(s); state != "" {
-			c := concern{Class: "warn", Title: s.Subscription + " " + state, Link: pagePath(prefix, "subscriptions", s.Subscription)}
-			if s.Circuit == eventbus.CircuitOpen || slices.ContainsFunc(shutDestinations(s), isOpen) {
-				c.Class = "bad"
-			}
-			c.Text = plural(int64(s.Held), "delivery is", "deliveries are") + " held."
-			if s.LastError != "" {
-				c.Text += " Last failure: " + shown(s.LastError, 160)
-			}
-			add(c)
-		}
-	}
-	if m.DeadLetters > 0 {
-		add(concern{
-			Class: "warn", Title: plural(int64(m.DeadLetters), "dead letter", "dead letters"),
-			Text: "See what they died of, then replay them.", Link: pagePath(prefix, "groups"),
-		})
-	}
+	m := &t.metrics
 	if m.LettersEvicted > 0 {
-		add(concern{
-			Class: "bad", Title: plural(m.LettersEvicted, "dead letter was", "dead letters were") + " evicted",
+		all = append(all, Concern{
+			Severity: SeverityBad, Title: plural(m.LettersEvicted, "dead letter was", "dead letters were") + " evicted",
 			Text: "The queue was full: raise WithDeadLetterCapacity, or use a store.",
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Orphaned)) {
-		add(concern{
-			Class: "warn", Title: plural(m.Orphaned[name], "delivery waits", "deliveries wait") + " for " + name,
-			Text: "The subscription does not exist. Subscribe under its name, use Formerly, or end the name with eventbus subs retire.",
+		all = append(all, Concern{
+			Severity: SeverityWarn, Title: plural(m.Orphaned[name], "delivery waits", "deliveries wait") + " for " + name, Subscription: name,
+			Text: "The subscription does not exist. Subscribe under its name, use Formerly, or retire the name.", Link: pagePath(prefix, "subscriptions", name),
 		})
 	}
 	if m.AbandonedHandlers > 0 {
-		add(concern{
-			Class: "warn", Title: plural(int64(m.AbandonedHandlers), "abandoned handler still runs", "abandoned handlers still run"),
+		all = append(all, Concern{
+			Severity: SeverityWarn, Title: plural(int64(m.AbandonedHandlers), "abandoned handler still runs", "abandoned handlers still run"),
 			Text: "A handler must return when its context ends.", Link: pagePath(prefix, "subscriptions"),
 		})
 	}
-	all := slices.Concat(bad, warn)
-	if more := len(all) - maxConcerns; more > 0 {
-		all = append(all[:maxConcerns], concern{Class: "warn", Title: fmt.Sprintf("%d more", more), Link: pagePath(prefix, "subscriptions")})
+	slices.SortStableFunc(all, func(x, y Concern) int { return cmp.Compare(x.Severity, y.Severity) }) // bad before warn
+	return all
+}
+
+// listed returns the part of the concerns that a page shows.
+func listed(all []Concern, prefix string) []Concern {
+	more := len(all) - maxConcerns
+	if more <= 0 {
+		return all
+	}
+	return append(slices.Clone(all[:maxConcerns]), Concern{
+		Severity: SeverityWarn, Title: fmt.Sprintf("%d more", more), Link: linkTo(pagePath(prefix, "subscriptions"), url.Values{"sort": {"-state"}}),
+	})
+}
+
+func (t *snapshot) storeConcerns() (all []Concern) {
+	m := &t.metrics
+	if m.StoreError != "" {
+		all = append(all, Concern{Severity: SeverityBad, Title: "The store does not answer", Text: "The store counts are of " + rfc3339(m.StoreAt) + "."})
+	} else if !t.causesKnown {
+		all = append(all, Concern{Severity: SeverityBad, Title: "The dead letters could not be counted", Text: "The store takes too long, or its letters cannot be read. Load this page again."})
+	}
+	active := func(b eventbus.CatalogBus) bool { return b.Active }
+	if buses := t.catalog.Buses; len(buses) > 0 && !slices.ContainsFunc(buses, active) && !t.catalog.Active {
+		all = append(all, Concern{Severity: SeverityBad, Title: "No bus has the lease of the store", Text: "Handlers run where the lease is: start a bus, or look why Start of a standby waits."})
+	}
+	if !m.StoreSilentSince.IsZero() {
+		all = append(all, Concern{
+			Severity: SeverityBad, Title: "The store confirms nothing",
+			Text: "Publications are refused. The last confirmation was at " + rfc3339(m.StoreSilentSince) + " or before. Look at its disk.",
+		})
 	}
 	return all
 }
 
-// stateOf returns what is unusual about the admission of a subscription, or "".
-func stateOf(s *eventbus.SubscriptionMetrics) string {
-	var states []string
-	if s.Circuit == eventbus.CircuitOpen || s.Circuit == eventbus.CircuitHalfOpen {
-		states = append(states, "has its circuit "+s.Circuit.String())
-	}
-	switch s.ShutBy {
-	case "", eventbus.ParkCircuit, eventbus.ParkHung:
-	case eventbus.ParkPaused:
-		states = append(states, "is paused")
-	case eventbus.ParkDetached:
-		states = append(states, "is detached")
-	default:
-		states = append(states, "is shut: "+string(s.ShutBy))
-	}
-	if s.Hung {
-		states = append(states, "is hung: "+plural(int64(s.Abandoned), "abandoned call runs", "abandoned calls run"))
-	}
-	if shut := shutDestinations(s); len(shut) > 0 {
-		state := "has " + plural(int64(len(shut)), "destination", "destinations") + " shut: " + shown(shut[0].Destination, 40)
-		if len(shut) > 1 {
-			state += ", …"
+// subscriptionConcerns returns the concerns of a subscription and its destinations.
+func (t *snapshot) subscriptionConcerns(i int, prefix string) (all []Concern) {
+	s, link := &t.metrics.Subscriptions[i], pagePath(prefix, "subscriptions", t.metrics.Subscriptions[i].Subscription)
+	if severity, state := t.state(i); state != "" {
+		c := Concern{Severity: severity, Title: s.Subscription + " " + state, Subscription: s.Subscription, Link: link}
+		c.Text = held(s.Held)
+		if s.LastError != "" {
+			c.Text = strings.TrimSpace(c.Text + " Last failure: " + shown(s.LastError, 160))
 		}
-		states = append(states, state)
+		all = append(all, c)
 	}
-	return strings.Join(states, " and ")
+	unwell := 0
+	for _, d := range listOf(s.Destinations) {
+		severity, state := t.destinationState(s, &d)
+		if state == "" {
+			continue
+		}
+		if unwell++; unwell > maxDestinations {
+			continue
+		}
+		all = append(all, Concern{
+			Severity: severity, Title: s.Subscription + " to " + shown(d.Destination, 80) + " " + state, Subscription: s.Subscription, Destination: d.Destination,
+			Text: held(d.Held), Link: link,
+		})
+	}
+	if unwell > maxDestinations {
+		all = append(all, Concern{
+			Severity: SeverityWarn, Title: s.Subscription + " has " + plural(int64(unwell-maxDestinations), "more destination", "more destinations") + " that are not well",
+			Subscription: s.Subscription, Link: link,
+		})
+	}
+	return all
 }
 
-// shutDestinations returns the destinations that an outage, hanging calls or an operator have shut, of the 100 with the most
-// parked deliveries. One that is throttled works as its options say.
-func shutDestinations(s *eventbus.SubscriptionMetrics) (shut []eventbus.DestinationMetrics) {
-	if s.Destinations == nil {
+// held says how many deliveries are held, if there are any.
+func held(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return plural(int64(n), "delivery is", "deliveries are") + " held."
+}
+
+// listOf returns the destinations that are not well, at most 100.
+func listOf(all *eventbus.DestinationsMetrics) []eventbus.DestinationMetrics {
+	if all == nil {
 		return nil
 	}
-	for _, d := range s.Destinations.List {
-		if isOpen(d) || d.Circuit == eventbus.CircuitHalfOpen || d.Paused || d.Hung {
-			shut = append(shut, d)
-		}
-	}
-	return shut
+	return all.List
 }
 
-func isOpen(d eventbus.DestinationMetrics) bool { return d.Circuit == eventbus.CircuitOpen }
+// states collects what is unusual.
+type states struct {
+	severity Severity
+	texts    []string
+}
+
+func (s *states) add(severity Severity, text string) {
+	if s.severity != SeverityBad {
+		s.severity = severity
+	}
+	s.texts = append(s.texts, text)
+}
+
+// state returns what is unusual about a subscription, or "".
+func (t *snapshot) state(i int) (Severity, string) {
+	m, f := &t.metrics.Subscriptions[i], &t.figures[i]
+	var s states
+	s.admission(m.Circuit, m.ShutBy, m.Hung, m.Abandoned)
+	if throttled := m.Throttled > 0 || !m.ThrottledUntil.IsZero(); throttled && m.Destinations == nil {
+		s.add(SeverityWarn, "is throttled: "+plural(int64(m.Throttled), "delivery waits", "deliveries wait"))
+	}
+	if m.Destinations == nil && t.full(m.Parked(), m.Options.LineCapacity) {
+		s.add(SeverityBad, "is full: "+plural(int64(m.Parked()), "delivery is", "deliveries are")+" parked")
+	}
+	if calls, failures := f.lately(); failures >= minFailures {
+		switch rate := share(failures, calls); {
+		case rate >= badFailing:
+			s.add(SeverityBad, "fails: "+percent(rate)+" of "+plural(calls, "call", "calls"))
+		case rate >= warnFailing:
+			s.add(SeverityWarn, "fails: "+percent(rate)+" of "+plural(calls, "call", "calls"))
+		}
+	}
+	if f.RecentSlow > 0 {
+		s.add(SeverityWarn, "is slow: "+plural(f.RecentSlow, "call", "calls")+" took more than a third of the timeout in 5 minutes")
+	}
+	return s.severity, strings.Join(s.texts, " and ")
+}
+
+// destinationState returns what is unusual about a destination of a subscription, or "".
+func (t *snapshot) destinationState(of *eventbus.SubscriptionMetrics, d *eventbus.DestinationMetrics) (Severity, string) {
+	var s states
+	shutBy := d.ShutBy
+	if of.Paused || of.Detached {
+		shutBy = "" // all of them are
+	}
+	if d.Paused && shutBy == "" && !of.Paused {
+		shutBy = eventbus.ParkPaused
+	}
+	s.admission(d.Circuit, shutBy, d.Hung, d.Abandoned)
+	if d.Throttled > 0 || !d.ThrottledUntil.IsZero() {
+		s.add(SeverityWarn, "is throttled: "+plural(int64(d.Throttled), "delivery waits", "deliveries wait"))
+	}
+	if parked := d.Held + d.Throttled + d.Snoozed; t.full(parked, of.Options.LineCapacity) {
+		s.add(SeverityBad, "is full: "+plural(int64(parked), "delivery is", "deliveries are")+" parked")
+	}
+	return s.severity, strings.Join(s.texts, " and ")
+}
+
+// full reports whether a line takes no further delivery. With a store, further ones wait there.
+func (t *snapshot) full(parked, capacity int) bool {
+	return t.metrics.Store == nil && capacity > 0 && parked >= capacity
+}
+
+// admission adds why deliveries may not enter.
+func (s *states) admission(circuit eventbus.CircuitState, shutBy eventbus.ParkReason, hung bool, abandoned int) {
+	switch circuit { //nolint:exhaustive // the others admit deliveries
+	case eventbus.CircuitOpen:
+		s.add(SeverityBad, "has its circuit open")
+	case eventbus.CircuitHalfOpen:
+		s.add(SeverityWarn, "has its circuit half-open")
+	}
+	switch shutBy {
+	case "", eventbus.ParkCircuit, eventbus.ParkHung, eventbus.ParkThrottled:
+	case eventbus.ParkPaused:
+		s.add(SeverityWarn, "is paused")
+	case eventbus.ParkDetached:
+		s.add(SeverityWarn, "is detached")
+	default:
+		s.add(SeverityWarn, "is shut: "+string(shutBy))
+	}
+	if hung {
+		s.add(SeverityBad, "is hung: "+plural(int64(abandoned), "abandoned call runs", "abandoned calls run"))
+	}
+}
+
+// lately returns the calls and failures of the last 5 minutes, or of the hour if there was no call in them.
+func (f *SubscriptionFigures) lately() (calls, failures int64) {
+	if f.RecentCalls > 0 {
+		return f.RecentCalls, f.RecentFailures
+	}
+	return f.Calls, f.Failures
+}
+
+// badge is a word about a state.
+type badge struct{ Class, Text string }
+
+// circuitBadge shows a circuit. A closed one is not green while calls fail.
+func circuitBadge(circuit eventbus.CircuitState, f *SubscriptionFigures) (all []badge) {
+	failing := badge{}
+	if f != nil {
+		calls, failures := f.lately()
+		switch rate := share(failures, calls); {
+		case rate >= badFailing:
+			failing = badge{"bad", percent(rate) + " fail"}
+		case rate >= warnFailing:
+			failing = badge{"warn", percent(rate) + " fail"}
+		}
+	}
+	class := map[eventbus.CircuitState]string{eventbus.CircuitOpen: "bad", eventbus.CircuitHalfOpen: "warn"}[circuit]
+	if circuit == eventbus.CircuitClosed && f != nil && failing.Text == "" {
+		class = "good"
+	}
+	all = append(all, badge{class, "circuit " + circuit.String()})
+	if failing.Text != "" {
+		all = append(all, failing)
+	}
+	return all
+}
+
+// percent returns a share in percent. Less than 1 % is not nothing.
+func percent(share float64) string {
+	if share > 0 && share < 0.01 {
+		return "< 1 %"
+	}
+	return strconv.FormatFloat(math.Floor(share*100+1e-9), 'f', 0, 64) + " %"
+}
 
 // plural returns a number with the right noun.
 func plural(n int64, one, many string) string {

@@ -14,22 +14,32 @@ import (
 
 // eventsBody is the data of the list of dispatches.
 type eventsBody struct {
-	Find       field
-	Fields     []field
-	Filtered   bool
-	Caption    string
-	Dispatches []eventbus.DispatchInfo
-	Pager      pager
+	Find     field
+	FindKey  []field // the idempotency key and the type of an event
+	Fields   []field
+	Filtered bool
+	Bulk     []link // to the pages of bulk actions
+	Table    dispatchTable
+	Pager    pager
 }
 
 func (c *call) eventsPage() (any, error) {
 	q := eventbus.DispatchQuery{Limit: rowsOnPage}
-	var id string
-	query, err := c.filters(append(dispatchParameters(&q), textParameter("id", &id))...)
+	var id, key, keyType string
+	query, err := c.filters(append(dispatchParameters(&q), textParameter("id", &id), textParameter("find_idempotency_key", &key), textParameter("find_type", &keyType))...)
 	body := eventsBody{
-		Find: field{Value: id, Name: "id"}, Fields: filled(dispatchFields, query), Caption: "Dispatches that have not settled, oldest first",
+		Find: field{Value: id, Name: "id"}, FindKey: filled(findFields, query), Fields: filled(dispatchFields, query),
 	}
 	body.Filtered = anySet(body.Fields)
+	if err == nil && key+keyType != "" {
+		var found eventbus.EventStatus
+		if found, err = c.eventByKey(keyType, key); err == nil {
+			return c.redirect("found", "events", found.ID.String())
+		}
+		for i := range body.FindKey {
+			body.FindKey[i].Invalid = true
+		}
+	}
 	if err == nil && id != "" {
 		parsed, bad := eventbus.ParseEventID(id)
 		if bad == nil {
@@ -41,25 +51,29 @@ func (c *call) eventsPage() (any, error) {
 	if err == nil {
 		var found eventbus.DispatchPage
 		found, err = c.dispatches(q)
-		body.Dispatches = found.Dispatches
+		body.Table = c.dispatchTable("Dispatches that have not settled, oldest first", found.Dispatches)
 		body.Pager = c.nextPage(query, "after", found.Next, "events")
+		body.Bulk = c.bulkActions(without(query, "limit", "after"))
 	}
 	return c.show("events", &page{Title: "Events", Section: sectionEvents, Body: body}, err)
 }
 
 // eventBody is the data of an event's page.
 type eventBody struct {
-	Status     eventbus.EventStatus
-	Dispatches []eventbus.DispatchInfo
-	Caption    string
-	Summary    string
-	Scheduled  bool
-	Audit      string
-	Why        why
+	Status  eventbus.EventStatus
+	Table   dispatchTable
+	Summary string
+	Settled []settledRow
+	More    int // deliveries that Settled leaves out
+	Replays []replayRow
+	Bulk    string // link to the bulk replays of an operator
+	Whole   *verbs // nil if the operator may do nothing with the event
+	Audit   string
 }
 
 func (c *call) eventPage() (any, error) {
-	if _, err := c.filters(); err != nil {
+	var report string
+	if _, err := c.filters(textParameter("report", &report)); err != nil {
 		return nil, err
 	}
 	return c.showEvent("", nil)
@@ -74,19 +88,44 @@ func (c *call) showEvent(reason string, err error) (any, error) {
 	status, bad := c.event(id)
 	status.ID = id
 	body := eventBody{
-		Status: status, Dispatches: status.Dispatches, Caption: "Dispatches that have not settled", Summary: summaryOf(&status),
-		Audit: linkTo(c.path("audit"), url.Values{"event_id": {id.String()}}), Why: why{"why", reason},
+		Status: status, Table: c.dispatchTable("Dispatches that have not settled", status.Dispatches), Summary: summaryOf(&status),
+		Audit: linkTo(c.path("audit"), url.Values{"event_id": {id.String()}}), Whole: c.verbsOfAll(&status, reason),
 	}
-	body.Scheduled = slices.ContainsFunc(status.Dispatches, func(d eventbus.DispatchInfo) bool {
-		return d.State == eventbus.DispatchScheduled || d.State == eventbus.DispatchIncoming && !d.Due.IsZero()
-	})
+	body.Settled, body.More = settledRows(status.Settled)
+	body.Replays = c.eventReplays(&status)
+	body.Bulk = c.bulkReplaysBy(&status, body.Replays)
 	if errors.Is(bad, eventbus.ErrUnknownEvent) {
 		body.Summary = "The bus does not know the event: it has settled and was forgotten, or was never accepted. It has no dead letter."
 		if c.r.URL.Query().Has("done") { // it was known a moment ago
 			bad = nil
 		}
 	}
-	return c.show("event", &page{Title: "Event " + id.String(), Section: sectionEvents, Body: body}, either(err, bad))
+	return c.show("event", &page{Title: "Event " + id.String(), Section: sectionEvents, Report: c.reports.find(c.r.URL.Query().Get("report"), id), Body: body}, either(err, bad))
+}
+
+// settledRow is a delivery that has ended.
+type settledRow struct {
+	Class string // "good", "bad" or ""
+	eventbus.SettledDelivery
+}
+
+// maxSettledRows bounds the deliveries on a page, which has at most 100 KB.
+const maxSettledRows = 25
+
+// settledRows returns the latest deliveries that have ended, oldest first, and the number of those before.
+func settledRows(all []eventbus.SettledDelivery) (rows []settledRow, more int) {
+	more = max(0, len(all)-maxSettledRows)
+	for _, d := range all[more:] {
+		class := ""
+		switch d.Outcome { //nolint:exhaustive // the others are neither good nor bad
+		case eventbus.Handled:
+			class = "good"
+		case eventbus.DeadLettered:
+			class = "bad"
+		}
+		rows = append(rows, settledRow{class, d})
+	}
+	return rows, more
 }
 
 // summaryOf says what became of an event.
@@ -102,20 +141,10 @@ func summaryOf(s *eventbus.EventStatus) string {
 	case dead > 0:
 		return "The event has settled, with " + plural(int64(dead), "dead letter", "dead letters") + "."
 	}
+	if len(s.Settled) > 0 {
+		return "The event has settled without a dead letter."
+	}
 	return "The event has settled without a dead letter: it was handled, unrouted, dropped or cancelled, or its letters were purged."
-}
-
-func (c *call) cancelEventForm() (any, error) {
-	var reason string
-	_, err := c.form(textParameter("why", &reason))
-	id, invalid := c.eventID()
-	if err = either(err, invalid); err == nil {
-		err = c.cancelEvent(id, reason)
-	}
-	if err != nil {
-		return c.showEvent(reason, err)
-	}
-	return c.redirect("cancelled", "events", id.String())
 }
 
 // explainBody is the data of the page that explains a type.

@@ -35,7 +35,12 @@ var (
 		{Name: "metadata_value", Label: "Metadata value"},
 		{Name: "published_since", Label: "Published since", Placeholder: exampleTime},
 		{Name: "published_until", Label: "Published until", Placeholder: exampleTime},
+		{Name: "replayed", Label: "Replayed before", Options: []string{"true"}},
 		{Name: "limit", Label: "Letters on a page", Placeholder: "25"},
+	}
+	findFields = []field{
+		{Name: "find_idempotency_key", Label: "Idempotency key"},
+		{Name: "find_type", Label: "Type of the event, without wildcards", Placeholder: "order.placed"},
 	}
 	dispatchFields = []field{
 		{Name: "state", Label: "State", Options: namesOf(eventbus.DispatchQueued, eventbus.DispatchRunning,
@@ -44,6 +49,9 @@ var (
 		{Name: "subscription", Label: "Subscription"},
 		{Name: "key", Label: "Key"},
 		{Name: "idempotency_key", Label: "Idempotency key"},
+		{Name: "destination", Label: "Destination"},
+		{Name: "error", Label: "Last error contains"},
+		{Name: "published_until", Label: "Published until", Placeholder: exampleTime},
 	}
 	auditFields = []field{
 		{Name: "action", Label: "Action", Options: namesOf(eventbus.AuditActions()...)},

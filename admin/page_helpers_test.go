@@ -143,7 +143,7 @@ func (d *document) text() string {
 // links returns the targets of links, files and forms by GET.
 func (d *document) links() (links []string) {
 	for _, e := range d.elements {
-		for _, name := range []string{"href", "src", "data-live-from"} {
+		for _, name := range []string{"href", "src"} {
 			if target := e.attrs[name]; target != "" && !strings.HasPrefix(target, "#") {
 				links = append(links, target)
 			}

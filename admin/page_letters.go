@@ -33,7 +33,7 @@ func (c *call) groupsPage() (any, error) {
 		Filters     []field
 		List, Count string
 		Pager       pager
-	}{Filters: append(onlySet(filled(mainLetterFields, query)), onlySet(filled(moreLetterFields[:7], query))...)}
+	}{Filters: append(onlySet(filled(mainLetterFields, query)), onlySet(filled(moreLetterFields[:len(moreLetterFields)-1], query))...)}
 	filter := without(query, "limit", "offset")
 	body.List = linkTo(c.path("letters"), filter)
 	if err == nil {
@@ -211,6 +211,7 @@ type letterBody struct {
 	Payload      payloadView
 	Original     *payloadView
 	Metadata     []pair
+	Replays      []replayRow
 	Group, Audit string
 	CanEdit      bool
 	Warning      string // about a replay
@@ -228,13 +229,13 @@ func (c *call) letterPage() (any, error) {
 func (c *call) showLetter(reason string, err error) (any, error) {
 	l, missing := c.findLetter()
 	if missing != nil {
-		return nil, either(err, missing)
+		return c.showGone(err, missing)
 	}
 	shown := c.letter(l)
 	body := letterBody{
 		Letter: shown, Story: storyOf(&shown), Payload: c.payload(l.Event.Type, l.Event.Payload, shown.Event.Payload),
 		Audit: linkTo(c.path("audit"), url.Values{"event_id": {l.Event.ID.String()}}),
-		Why:   why{"why", reason},
+		Why:   why{"why", reason}, Replays: c.replayRows(l.ReplayLog, []eventbus.DeadLetter{l}),
 	}
 	if l.Edited {
 		original := c.payload(l.Event.Type, l.Original, shown.Original)

@@ -82,5 +82,6 @@ var reasonTexts = map[eventbus.Reason]string{
 	eventbus.ReasonUnsubscribed: "The subscription ended before the event reached it. A replay needs a subscription of its name.",
 	eventbus.ReasonShutdown:     "The bus was shut down before the dispatch settled. Replay it.",
 	eventbus.ReasonDuplicate:    "The id was given to another event before. Compare the two, and publish this one with another id if it must be handled.",
+	eventbus.ReasonOperator:     "An operator has given the delivery up. The audit says who, and why.",
 	eventbus.ReasonInvalid:      "The event does not fit the bus that took it in. Compare the options of that bus and of the publisher before a replay.",
 }

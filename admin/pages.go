@@ -19,9 +19,13 @@ type page struct {
 	Refresh int    // seconds until a browser without JavaScript loads the page again; 0 for never
 	Problem *Error
 	Notice  string // what was done
+	Report  *reportView
 	Body    any
 
 	Nav       []navItem
+	Attention int  // causes that need attention
+	Live      bool // the page updates itself
+	still     bool // it does not, although its route is live
 	Principal string
 	ReadOnly  bool
 	Tool      bool // the bus was made WithoutHandlers: no counters
@@ -61,6 +65,11 @@ func pageRoutes() []*route {
 	get := func(path string, action Action, serve func(*call) (any, error)) *route {
 		return &route{method: http.MethodGet, path: path, actions: []Action{action}, serve: serve, page: true, gives: "text/html"}
 	}
+	live := func(path string, serve func(*call) (any, error)) *route {
+		r := get(path, ActionView, serve)
+		r.live = true
+		return r
+	}
 	post := func(path string, audit eventbus.AuditAction, serve func(*call) (any, error), actions ...Action) *route {
 		return &route{method: http.MethodPost, path: path, actions: actions, audit: audit, serve: serve, page: true, media: formMedia, gives: "text/html"}
 	}
@@ -69,33 +78,43 @@ func pageRoutes() []*route {
 	}
 	bulk := get("/bulk", ActionReplay, (*call).bulkPage)
 	bulk.actions = append(bulk.actions, ActionPurge)
+	events := get("/events/bulk", ActionCancel, (*call).actPage)
+	events.actions = append(events.actions, ActionRetry, ActionGiveUp)
 	return []*route{
-		get("/", ActionView, (*call).overviewPage),
-		get("/groups", ActionView, (*call).groupsPage),
-		get("/letters", ActionView, (*call).lettersPage),
-		get("/letters/{id}", ActionView, (*call).letterPage),
+		live("/", (*call).overviewPage),
+		live("/groups", (*call).groupsPage),
+		live("/letters", (*call).lettersPage),
+		live("/letters/{id}", (*call).letterPage),
 		post("/letters/{id}/replay", eventbus.AuditReplay, (*call).replayForm, ActionReplay),
 		get("/letters/{id}/edit", ActionEdit, (*call).editPage),
 		post("/letters/{id}/edit", eventbus.AuditReplayEdited, (*call).editForm, ActionEdit),
 		get("/letters/{id}/purge", ActionPurge, (*call).purgePage),
 		post("/letters/{id}/purge", eventbus.AuditPurge, (*call).purgeForm, ActionPurge),
 		bulk,
-		get("/operations", ActionView, (*call).operationsPage),
+		live("/operations", (*call).operationsPage),
 		post("/operations", eventbus.AuditReplayMatching, (*call).bulkForm, ActionReplay, ActionPurge),
-		get("/operations/{id}", ActionView, (*call).progressPage),
-		post("/operations/{id}/cancel", eventbus.AuditReplayMatching, (*call).cancelOperationForm, ActionReplay, ActionPurge),
-		get("/subscriptions", ActionView, (*call).subscriptionsPage),
-		get("/subscriptions/{name}", ActionView, (*call).subscriptionPage),
+		live("/operations/{id}", (*call).progressPage),
+		post("/operations/{id}/cancel", eventbus.AuditReplayMatching, (*call).cancelOperationForm, ActionReplay, ActionPurge, ActionCancel, ActionRetry, ActionGiveUp),
+		live("/subscriptions", (*call).subscriptionsPage),
+		live("/subscriptions/{name}", (*call).subscriptionPage),
 		directive("pause", eventbus.AuditPause),
 		directive("hold-until", eventbus.AuditHoldUntil),
 		directive("resume", eventbus.AuditResume),
 		directive("trip", eventbus.AuditTrip),
 		directive("reset", eventbus.AuditReset),
-		get("/events", ActionView, (*call).eventsPage),
-		get("/events/{id}", ActionView, (*call).eventPage),
-		post("/events/{id}/cancel", eventbus.AuditCancel, (*call).cancelEventForm, ActionCancel),
+		get("/subscriptions/{name}/retire", ActionRetire, (*call).retirePage),
+		post("/subscriptions/{name}/retire", eventbus.AuditRetire, (*call).retireForm, ActionRetire),
+		live("/events", (*call).eventsPage),
+		events,
+		post("/events/bulk", eventbus.AuditReplayMatching, (*call).actForm, ActionCancel, ActionRetry, ActionGiveUp),
+		live("/events/{id}", (*call).eventPage),
+		get("/events/{id}/cancel", ActionCancel, (*call).verbPage),
+		post("/events/{id}/cancel", eventbus.AuditCancel, (*call).verbForm, ActionCancel),
+		post("/events/{id}/retry", eventbus.AuditRetryNow, (*call).verbForm, ActionRetry),
+		get("/events/{id}/give-up", ActionGiveUp, (*call).verbPage),
+		post("/events/{id}/give-up", eventbus.AuditGiveUp, (*call).verbForm, ActionGiveUp),
 		get("/explain", ActionView, (*call).explainPage),
-		get("/audit", ActionView, (*call).auditPage),
+		live("/audit", (*call).auditPage),
 		get("/static/{file}", ActionView, (*call).staticFile),
 	}
 }
@@ -120,10 +139,15 @@ func (c *call) show(template string, p *page, err error) (any, error) {
 			p.ReadOnly = false
 		}
 	}
-	if err != nil {
+	if c.fragment != nil {
+		c.problem = err
+	} else if err != nil {
 		p.Problem = c.report(err)
 		p.status = p.Problem.Status()
+		p.Report = c.reportIn(err)
 	}
+	p.Live = c.route.live && !p.still
+	p.Attention = c.snapshot().needAttention(c.prefix)
 	if done := c.r.URL.Query().Get("done"); c.r.Method == http.MethodGet && err == nil {
 		p.Notice = notices[done]
 	}
@@ -150,6 +174,13 @@ func (c *call) failPage(e *Error) {
 // write executes a template. An error means that nothing was written.
 func (c *call) write(template string, p *page) error {
 	p.Nav, p.Tool = nav, c.tool
+	if c.fragment != nil {
+		if err := c.pages[template].ExecuteTemplate(c.fragment, "fragment", p); err != nil {
+			c.fragment.Reset()
+			return internal("the page cannot be shown", err)
+		}
+		return nil
+	}
 	var body bytes.Buffer
 	if err := c.pages[template].ExecuteTemplate(&body, "layout", p); err != nil {
 		return internal("the page cannot be shown", err)
@@ -178,16 +209,24 @@ func (c *call) redirect(done string, segments ...string) (any, error) {
 
 // notices are what pages say after a form, by the parameter done.
 var notices = map[string]string{
-	"replayed":   "The letter was replayed. Load this page again to see whether the event settles.",
-	"edited":     "The letter was replayed with the new payload. Load this page again to see whether the event settles.",
+	"replayed":   "The letter was replayed. This page shows whether the event settles.",
+	"edited":     "The letter was replayed with the new payload. This page shows whether the event settles.",
 	"purged":     "The letter was purged.",
 	"pause":      "The subscription is paused. Its deliveries are held until you resume it.",
 	"resume":     "The subscription is resumed. Held deliveries follow, oldest first.",
 	"hold-until": "The subscription is paused until the time below.",
 	"trip":       "The circuit is open. After a while, one delivery at a time probes.",
 	"reset":      "The circuit is closed.",
-	"cancelled":  "The event was cancelled. No handler runs for it.",
+	"cancelled":  "It was cancelled. No further handler is called for it.",
+	"retried":    "What waited goes on now. This page shows whether it settles.",
+	"given-up":   "What waited became dead letters, which can be replayed.",
 	"stopping":   "The operation is being cancelled.",
+	"retired":    "The name is retired, and its deliveries that waited have ended. The audit has their number.",
+
+	"found": "This event has the idempotency key.",
+
+	"nothing-needed": "Nothing had to be done: it goes on by itself.",
+	"retired-later":  "The name is retired. The next bus on the store ends its deliveries.",
 }
 
 // form reads the fields of a form. Unknown fields are errors, as unknown parameters are.

@@ -123,14 +123,14 @@ func TestPages_Busy(t *testing.T) {
 	letter := prefix + "/letters/" + bus.letters[59].ID.String()
 	for _, path := range []string{
 		letter, letter + "/edit", letter + "/purge", prefix + "/bulk", prefix + "/subscriptions/mail/eu", prefix + "/events/" + bus.scheduled.String(),
-		prefix + "/static/app.css", prefix + "/static/app.js", prefix + "/static/icon.svg", prefix + "/api/v1/letters/export", prefix + "/api/v1/live",
+		prefix + "/static/app.css", prefix + "/static/app.js", prefix + "/static/icon.svg", prefix + "/api/v1/letters/export",
 	} {
 		assert.True(t, paths[path], "no link to %s", path)
 	}
 
 	overview := v.visit(prefix + "/")
 	for _, text := range []string{
-		"mail/eu is paused", "stock has its circuit open", "1 delivery is held", "dead letters See what they died of", "books balance",
+		"mail/eu is paused", "stock has its circuit open", "1 delivery is held", "card declined *errors.errorString billing 60 60 60", "growing Replay…", "books balance",
 		"Accepted 65", "Oldest dispatch:",
 	} {
 		assert.Contains(t, overview.text(), text)

@@ -205,15 +205,30 @@ func (c *config) metrics(m eventbus.Metrics) eventbus.Metrics {
 	return m
 }
 
+// selectors redacts the texts by which a query selects events of a type.
+func (c *config) selectors(eventType string, key, idempotencyKey, failure *string) {
+	*key = c.text(Text{Kind: TextKey, EventType: eventType, Value: *key})
+	*idempotencyKey = c.text(Text{Kind: TextIdempotencyKey, EventType: eventType, Value: *idempotencyKey})
+	*failure = c.text(Text{Kind: TextError, EventType: eventType, Value: *failure})
+}
+
+// dispatchQuery redacts the texts of events in the query of a bulk action.
+func (c *config) dispatchQuery(q *eventbus.DispatchQuery) *eventbus.DispatchQuery {
+	if q == nil {
+		return nil
+	}
+	shown := *q
+	c.selectors(q.Type, &shown.Key, &shown.IdempotencyKey, &shown.Error)
+	return &shown
+}
+
 // query redacts the texts of events in a query that the audit has.
 func (c *config) query(q *eventbus.LetterQuery) *eventbus.LetterQuery {
 	if q == nil {
 		return nil
 	}
 	shown := *q
-	shown.Key = c.text(Text{Kind: TextKey, EventType: q.Type, Value: q.Key})
-	shown.IdempotencyKey = c.text(Text{Kind: TextIdempotencyKey, EventType: q.Type, Value: q.IdempotencyKey})
-	shown.Error = c.text(Text{Kind: TextError, EventType: q.Type, Value: q.Error})
+	c.selectors(q.Type, &shown.Key, &shown.IdempotencyKey, &shown.Error)
 	shown.MetadataValue = c.text(Text{Kind: TextMetadata, EventType: q.Type, Name: q.MetadataName, Value: q.MetadataValue})
 	return &shown
 }

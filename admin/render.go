@@ -65,6 +65,8 @@ func pageFuncs(prefix string) template.FuncMap {
 		"duration":   duration,
 		"count":      count,
 		"limit":      limit,
+		"percent":    percent,
+		"latency":    latency,
 		"lastError":  lastError,
 		"actionName": actionName,
 		"queryText":  queryText,
@@ -139,6 +141,14 @@ func duration(d time.Duration) string {
 	return strconv.FormatInt(int64(d), 10) + " ns"
 }
 
+// latency returns a quantile, or a dash if no call was timed.
+func latency(d time.Duration) string {
+	if d == 0 {
+		return "–"
+	}
+	return duration(d)
+}
+
 // count returns an integer of any type with commas between thousands.
 func count(n any) string {
 	text := fmt.Sprint(reflect.ValueOf(n).Int())
@@ -177,10 +187,7 @@ func actionName(action any) string {
 }
 
 // queryText returns the filter of a bulk operation as one line.
-func queryText(q *eventbus.LetterQuery) string {
-	if q == nil {
-		return ""
-	}
+func queryText(q any) string {
 	values := queryValues(q)
 	parts := make([]string, 0, len(values))
 	for _, name := range slices.Sorted(maps.Keys(values)) {

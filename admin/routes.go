@@ -27,6 +27,7 @@ type route struct {
 	media  string      // of a body that is not JSON
 	limit  int64       // of the body in bytes; 0 for maxBody
 	page   bool        // its answers and errors are HTML
+	live   bool        // of a page: it has a stream, see wantsStream
 	stream bool        // the request may take longer than requestTimeout
 	gives  string      // the media type of an answer that is not JSON
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,6 +39,12 @@ type call struct {
 	route *route          // nil if there is none
 	args  map[string]string
 	who   Principal
+	taken *snapshot // of the page; nil if no figure was needed yet
+
+	// The following are set while a page is drawn for its streams.
+	permitted map[Action]bool // instead of the authorizer
+	fragment  *bytes.Buffer   // takes the content
+	problem   error           // that the page shows
 }
 
 // ServeHTTP answers a request. It checks, in this order: host, origin, path, credentials, ReadOnly, and the limits.
@@ -60,7 +67,7 @@ func (c *call) serve() error {
 	}
 	var unknown error
 	c.route, c.args, unknown = c.findRoute()
-	if unknown != nil || !c.route.stream {
+	if unknown != nil || !c.route.stream && !c.wantsStream() {
 		ctx, cancel := context.WithTimeout(c.ctx, requestTimeout)
 		defer cancel()
 		c.ctx = ctx
@@ -81,7 +88,18 @@ func (c *call) serve() error {
 	if len(c.r.URL.RawQuery) > maxQuery {
 		return &Error{Code: CodeTooLarge, Message: "the query is longer than 4096 bytes", Remedy: "send a shorter one"}
 	}
+	return c.answer()
+}
+
+// answer serves the route, for which the request is authorized.
+func (c *call) answer() error {
+	if c.wantsStream() {
+		return c.followPage()
+	}
 	answer, err := c.route.serve(c)
+	if c.route.changes() {
+		c.changed()
+	}
 	if err != nil || answer == nil {
 		return err
 	}
@@ -168,16 +186,16 @@ func (c *call) authorizeAny(actions []Action) (err error) {
 			return nil
 		}
 	}
-	c.auditDenied(actions[0], err, nil, "")
+	c.auditDenied(actions[0], err, bulkSet{}, "")
 	return err
 }
 
 // needFor authorizes the request for an action that its path does not determine, with a query and a reason for the
 // audit.
-func (c *call) needFor(action Action, q *eventbus.LetterQuery, why string) error {
+func (c *call) needFor(action Action, set bulkSet, why string) error {
 	err := c.authorizeOne(action)
 	if err != nil {
-		c.auditDenied(action, err, q, why)
+		c.auditDenied(action, err, set, why)
 	}
 	return err
 }
@@ -187,6 +205,12 @@ func (c *call) may(action Action) bool { return c.authorizeOne(action) == nil }
 
 // authorizeOne asks the authorizer, and applies ReadOnly.
 func (c *call) authorizeOne(action Action) error {
+	if c.permitted != nil {
+		if !c.permitted[action] {
+			return ErrForbidden
+		}
+		return nil
+	}
 	authorize := c.authorize
 	if authorize == nil {
 		authorize = authorizeLocal
@@ -287,6 +311,9 @@ func (c *call) fail(err error) {
 	e := c.report(err)
 	for name, value := range e.header {
 		c.w.Header().Set(name, value)
+	}
+	if c.route != nil && c.wantsStream() {
+		c.w.Header().Del("WWW-Authenticate") // the browser would ask for a password in the middle of a page
 	}
 	if c.isPage() {
 		c.failPage(e)

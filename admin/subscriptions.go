@@ -1,8 +1,12 @@
 package admin
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/surebus/eventbus"
@@ -13,9 +17,11 @@ import (
 // known.
 type SubscriptionPage struct {
 	Subscriptions []eventbus.SubscriptionMetrics `json:"subscriptions"`
-	Total         int                            `json:"total"`               // on all pages
-	Next          int                            `json:"next,omitempty"`      // the offset of the next page
-	CatalogAt     time.Time                      `json:"catalog_at,omitzero"` // At of the catalog, if they are from one
+	// Figures has what each of Subscriptions did lately, in the same order.
+	Figures   []SubscriptionFigures `json:"figures"`
+	Total     int                   `json:"total"`               // on all pages
+	Next      int                   `json:"next,omitempty"`      // the offset of the next page
+	CatalogAt time.Time             `json:"catalog_at,omitzero"` // At of the catalog, if they are from one
 }
 
 // ControlRequest is the body of a directive to a subscription.
@@ -25,22 +31,135 @@ type ControlRequest struct {
 	Until       time.Time `json:"until,omitzero"` // of hold-until, and required there
 }
 
-func (c *call) listSubscriptions() (any, error) {
-	var w window
-	if err := c.parameters(windowParameters(&w)); err != nil {
-		return nil, err
-	}
-	return c.subscriptions(w)
+// subscriptionQuery selects a page of the subscriptions.
+type subscriptionQuery struct {
+	window
+	sort string // a name of subscriptionOrders, with - in front for the largest first; empty for the order of delivery
 }
 
-func (c *call) subscriptions(w window) (SubscriptionPage, error) {
+func subscriptionParameters(q *subscriptionQuery) []parameter {
+	return append(windowParameters(&q.window), parameter{"sort", "string", func(text string) error {
+		if subscriptionOrders[strings.TrimPrefix(text, "-")] == nil {
+			return fmt.Errorf("must be one of %s, or one with - in front", strings.Join(slices.Sorted(maps.Keys(subscriptionOrders)), ", "))
+		}
+		q.sort = text
+		return nil
+	}})
+}
+
+// subscriptionRow is a subscription with its figures.
+type subscriptionRow struct {
+	metrics *eventbus.SubscriptionMetrics
+	figures *SubscriptionFigures
+	rank    int // by the worst concern
+}
+
+// subscriptionOrders compare two subscriptions by what the name says.
+var subscriptionOrders = map[string]func(x, y subscriptionRow) int{
+	"name":     func(x, y subscriptionRow) int { return cmp.Compare(x.metrics.Subscription, y.metrics.Subscription) },
+	"state":    func(x, y subscriptionRow) int { return cmp.Compare(x.rank, y.rank) },
+	"calls":    func(x, y subscriptionRow) int { return cmp.Compare(x.figures.Calls, y.figures.Calls) },
+	"failures": func(x, y subscriptionRow) int { return cmp.Compare(x.figures.Failures, y.figures.Failures) },
+	"rate":     func(x, y subscriptionRow) int { return cmp.Compare(x.figures.FailureRate, y.figures.FailureRate) },
+	"letters":  func(x, y subscriptionRow) int { return cmp.Compare(x.figures.Letters, y.figures.Letters) },
+	"parked":   func(x, y subscriptionRow) int { return cmp.Compare(x.metrics.Parked(), y.metrics.Parked()) },
+	"p50":      func(x, y subscriptionRow) int { return cmp.Compare(x.metrics.Latency.P50, y.metrics.Latency.P50) },
+	"p99":      func(x, y subscriptionRow) int { return cmp.Compare(x.metrics.Latency.P99, y.metrics.Latency.P99) },
+}
+
+// rank returns how bad the worst concern of a subscription is: 2, 1, or 0 without one.
+func (t *snapshot) rank(i int) (worst int) {
+	for _, c := range t.subscriptionConcerns(i, "") {
+		worst = max(worst, map[Severity]int{SeverityWarn: 1, SeverityBad: 2}[c.Severity])
+	}
+	return worst
+}
+
+func (c *call) listSubscriptions() (any, error) {
+	var q subscriptionQuery
+	if err := c.parameters(subscriptionParameters(&q)); err != nil {
+		return nil, err
+	}
+	return c.subscriptions(q)
+}
+
+func (c *call) subscriptions(q subscriptionQuery) (SubscriptionPage, error) {
 	all, catalogAt, err := c.allSubscriptions()
 	if err != nil {
 		return SubscriptionPage{}, err
 	}
-	page := SubscriptionPage{Total: len(all), CatalogAt: catalogAt}
-	page.Subscriptions, page.Next = windowOf(w, all)
+	taken := *c.snapshot()
+	if c.tool { // only the letters are known
+		taken.metrics.Subscriptions, taken.figures = all, make([]SubscriptionFigures, len(all))
+		for i := range all {
+			taken.figures[i] = SubscriptionFigures{Subscription: all[i].Subscription, Letters: taken.causes.letters[all[i].Subscription]}
+		}
+	}
+	rows := make([]subscriptionRow, len(all))
+	for i := range all {
+		rows[i] = subscriptionRow{&taken.metrics.Subscriptions[i], &taken.figures[i], 0}
+	}
+	key := strings.TrimPrefix(q.sort, "-")
+	if by := subscriptionOrders[key]; by != nil {
+		for i := range rows {
+			if key == "state" {
+				rows[i].rank = taken.rank(i)
+			}
+		}
+		slices.SortStableFunc(rows, func(x, y subscriptionRow) int {
+			if strings.HasPrefix(q.sort, "-") {
+				return by(y, x)
+			}
+			return by(x, y)
+		})
+	}
+	page := SubscriptionPage{Subscriptions: []eventbus.SubscriptionMetrics{}, Figures: []SubscriptionFigures{}, Total: len(all), CatalogAt: catalogAt}
+	rows, page.Next = windowOf(q.window, rows)
+	for _, r := range rows {
+		page.Subscriptions, page.Figures = append(page.Subscriptions, *r.metrics), append(page.Figures, *r.figures)
+	}
 	return page, nil
+}
+
+// SubscriptionHistory is what a subscription did, by minutes or by quarters of an hour.
+type SubscriptionHistory struct {
+	Subscription string        `json:"subscription"`
+	Step         time.Duration `json:"step"`
+	// Points are oldest first, as far as the handler has existed. The last one is in progress. There are none for
+	// subscriptions beyond the first 1,000.
+	Points []Point `json:"points"`
+}
+
+// historyParameters has the span of a history.
+func historyParameters(day *bool) []parameter {
+	return []parameter{{"span", "string", func(text string) error {
+		if text != "hour" && text != "day" {
+			return errors.New("must be hour or day")
+		}
+		*day = text == "day"
+		return nil
+	}}}
+}
+
+func (c *call) getHistory() (any, error) {
+	var day bool
+	if err := c.parameters(historyParameters(&day)); err != nil {
+		return nil, err
+	}
+	m, err := c.subscription(c.args["name"])
+	if err != nil {
+		return nil, err
+	}
+	return c.subscriptionHistory(&m, day), nil
+}
+
+func (c *call) subscriptionHistory(m *eventbus.SubscriptionMetrics, day bool) SubscriptionHistory {
+	h := SubscriptionHistory{Subscription: m.Subscription, Step: time.Minute, Points: []Point{}}
+	if day {
+		h.Step = quarterStep
+	}
+	h.Points = append(h.Points, c.history.series(m, c.snapshot().at, day)...)
+	return h
 }
 
 func (c *call) getSubscription() (any, error) {
@@ -123,6 +242,7 @@ func (c *call) control(name string, action eventbus.AuditAction, r ControlReques
 	if err != nil {
 		return none, err
 	}
+	c.changed()
 	m, err := c.subscription(name)
 	if err != nil {
 		m = eventbus.SubscriptionMetrics{Subscription: name}

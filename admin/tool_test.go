@@ -89,7 +89,7 @@ func TestStandby_IsShown(t *testing.T) {
 	assert.NotEmpty(t, o.Instance)
 	event := v.visit(prefix + "/events/" + id.String())
 	assert.Contains(t, event.text(), "The bus with the lease of the store has not taken the event in.")
-	v.follow(v.submit(event.formWith(t, "Cancel the event"), "Cancel the event", nil))
+	v.follow(v.submit(v.visit(event.linkWith(t, "Cancel…")).formWith(t, "Cancel the event"), "Cancel the event", nil))
 
 	require.NoError(t, bus.Start(t.Context()))
 	assert.Contains(t, v.visit(prefix+"/").text(), "Incoming 0 not taken in yet")

@@ -12,8 +12,8 @@ type Batch struct {
 	// Now is the bus's time, in UTC.
 	Now time.Time
 	// Epoch is that of the lease under which the bus made the batch, or 0 for none. If the store does not have that lease
-	// when it applies the batch, the batch is refused with ErrLeaseLost. If Epoch is 0, a batch with Accept, Cancel, New,
-	// Update, Delete, Directives or Answer is refused with ErrLeaseLost.
+	// when it applies the batch, the batch is refused with ErrLeaseLost. If Epoch is 0, a batch with Accept, New, Update,
+	// Delete, Directives or Answer is refused with ErrLeaseLost.
 	Epoch int64
 	// AgedAt decides which entries of Remember have expired, and what else a store removes by age. It
 	// stands still for an hour after the bus's clock was set ahead. Zero means Now. See Aged.
@@ -26,15 +26,12 @@ type Batch struct {
 	Forget []Dedupe
 	// Take removes letters. If one is unknown, or is twice in Take, the batch is refused.
 	Take []ID
-	// Withdraw removes the incoming events in Scheduled with the ids of events. If there is none, or an id is twice in
-	// Withdraw, the batch is refused with ErrNotScheduled.
+	// Withdraw removes the incoming events with the ids of events. If there is none, or an id is twice in Withdraw, the batch is
+	// refused with ErrNotFound and RefusedError.Event.
 	Withdraw []ID
 	// Accept removes incoming events: the bus takes them in with New. If one is unknown, in a slot of another lease, or
 	// twice in Accept, the batch is refused with ErrNotFound and RefusedError.Incoming.
 	Accept []IncomingID
-	// Cancel removes the free records in Scheduled of events, in slots of the lease. If an event has
-	// none, or is twice in Cancel, the batch is refused with ErrNotScheduled.
-	Cancel []ID
 	// New inserts records in slots of the lease. If one is in another slot, the batch is refused with ErrNotLeased,
 	// without RefusedError.Ref: the record has none.
 	New []*Record
@@ -64,6 +61,8 @@ type Batch struct {
 	Directives []Directive
 	// Audit adds entries to the audit, each with the next Number. The store ignores Number in a batch.
 	Audit []AuditEntry
+	// Outcomes adds outcomes. Store.Outcomes returns them.
+	Outcomes []Outcome
 	// IfCatalogs is nil, or has the catalogs that the bus has read, in any order. Before all changes, the store compares Instance
 	// and Body with its own catalogs, and refuses the batch with ErrCatalogsChanged if they differ. An empty list is not nil: the
 	// store must have no catalog.
@@ -119,6 +118,12 @@ type AuditEntry struct {
 	// that it removes, see Store.Audit.
 	Denied bool
 	Body   []byte // JSON, never nil
+}
+
+// Outcome is how deliveries of an event have ended that operators have acted upon.
+type Outcome struct {
+	Event ID
+	Body  []byte // JSON, never nil
 }
 
 // AuditQuery selects entries.

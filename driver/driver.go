@@ -84,8 +84,8 @@ type Store interface {
 	// before Limit. ctx bounds a scan.
 	Letters(ctx context.Context, q LetterQuery) (LetterPage, error)
 
-	// Groups groups the letters that match by Fingerprint, whatever Limit, Before and ExactTotal are, and calls each with
-	// the groups: those with most letters first, then those with the largest Newest. There are at most MaxGroups groups,
+	// Groups groups the letters that match by Fingerprint, whatever Limit, Before, ExactTotal and NoTotal are, and calls
+	// each with the groups: those with most letters first, then those with the largest Newest. There are at most MaxGroups groups,
 	// those of the newest letters. All other letters are one more group at the end, without Fingerprint and Sample.
 	// An error of each ends the calls. Groups returns an error that wraps it.
 	Groups(ctx context.Context, q LetterQuery, each func(g *Group) error) error
@@ -97,6 +97,11 @@ type Store interface {
 	// may remove old entries, but keeps the newest 10,000. A denied entry never makes it remove one that
 	// was not denied. ctx bounds a scan.
 	Audit(ctx context.Context, q AuditQuery) (AuditPage, error)
+
+	// Outcomes returns the outcomes of an event, in the order in which batches have added them. A store keeps an outcome at
+	// least as long as the newest audit entry, of those that were not denied, that it had after the batch. It removes the
+	// outcomes that are older than its oldest such entry, a while after it has removed entries before that one.
+	Outcomes(ctx context.Context, event ID) ([]Outcome, error)
 
 	// Catalogs returns the catalogs of all instances, by Number.
 	Catalogs(ctx context.Context) ([]Catalog, error)

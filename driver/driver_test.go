@@ -15,7 +15,7 @@ func TestRefusedError_NamesTheOffence(t *testing.T) {
 	const text = "01000000-0000-0000-0000-000000000000"
 	for want, e := range map[string]*driver.RefusedError{
 		driver.ErrNotFound.Error() + ": " + text:                            {Letter: id, Err: driver.ErrNotFound},
-		driver.ErrNotScheduled.Error() + ": " + text:                        {Event: id, Err: driver.ErrNotScheduled},
+		driver.ErrNotFound.Error() + ": event " + text:                      {Event: id, Err: driver.ErrNotFound},
 		driver.ErrNotLeased.Error() + ": 7":                                 {Ref: 7, Err: driver.ErrNotLeased},
 		driver.ErrDuplicateID.Error() + ": \"k\" is known as event " + text: {Known: &driver.Dedupe{Key: "k", Event: id}, Err: driver.ErrDuplicateID},
 		driver.ErrTime.Error():                                              {Err: driver.ErrTime},

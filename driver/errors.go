@@ -30,8 +30,6 @@ var (
 	// ErrNotFound is the refusal of a batch with an unknown letter, incoming event or request, and the error of Letter
 	// and Answer.
 	ErrNotFound = errors.New("eventbus: no such dead letter, incoming event or request: unknown, or removed already")
-	// ErrNotScheduled is the refusal of a batch that cancels an event without a free scheduled record.
-	ErrNotScheduled = errors.New("eventbus: no such scheduled event: unknown, cancelled, or due already")
 	// ErrCatalogsChanged is the refusal of a batch whose IfCatalogs are not those of the store.
 	ErrCatalogsChanged = errors.New("eventbus: another bus has changed its catalog of subscriptions")
 	// ErrDuplicateID is the refusal of a batch that remembers a known id.
@@ -50,10 +48,10 @@ type RefusedError struct {
 	Letter   ID         // ErrNotFound: the letter of Take that is unknown
 	Incoming IncomingID // ErrNotFound: the incoming event of Accept that is unknown
 	Request  RequestID  // ErrNotFound: the request of Answer or Unask that is unknown, or has an answer
-	Event    ID         // ErrNotScheduled: the event of Cancel or Withdraw that has no such record
+	Event    ID         // ErrNotFound: the event of Withdraw that has no incoming event
 	Known    *Dedupe    // ErrDuplicateID: the remembered entry
 	Ref      Ref        // ErrNotLeased: the record of Update or Delete; 0 if New has a record in a slot of another lease
-	// Err is the reason: ErrNotFound, ErrNotScheduled, ErrDuplicateID, ErrNotLeased, ErrLeaseLost, ErrCatalogsChanged, or one
+	// Err is the reason: ErrNotFound, ErrDuplicateID, ErrNotLeased, ErrLeaseLost, ErrCatalogsChanged, or one
 	// that matches ErrTime.
 	Err error
 }
@@ -67,7 +65,7 @@ func (e *RefusedError) Error() string {
 	case !e.Letter.IsZero():
 		return fmt.Sprintf("%v: %s", e.Err, e.Letter)
 	case !e.Event.IsZero():
-		return fmt.Sprintf("%v: %s", e.Err, e.Event)
+		return fmt.Sprintf("%v: event %s", e.Err, e.Event)
 	case e.Incoming != 0:
 		return fmt.Sprintf("%v: incoming event %d", e.Err, e.Incoming)
 	case e.Request != 0:

@@ -122,5 +122,5 @@ func (b *Batch) Changes() (c Change) {
 
 // NeedsLease reports whether the batch has a part that only the bus with the lease may commit. Such a batch has an Epoch.
 func (b *Batch) NeedsLease() bool {
-	return len(b.Accept)+len(b.Cancel)+len(b.New)+len(b.Update)+len(b.Delete)+len(b.Directives)+len(b.Answer) > 0
+	return len(b.Accept)+len(b.New)+len(b.Update)+len(b.Delete)+len(b.Directives)+len(b.Answer) > 0
 }

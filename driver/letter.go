@@ -41,17 +41,18 @@ type LetterQuery struct {
 	Since, Until                   time.Time // of DiedAt
 	PublishedSince, PublishedUntil time.Time
 	Type                           func(eventType string) bool                  // nil: all
-	Parts                          func(details, failures []byte) (bool, error) // nil: all
+	Parts                          func(details, failures []byte) (bool, error) // nil: all; it keeps neither
 
 	Limit      int  // of a page; at least 1
 	Before     ID   // selects smaller ids; zero: all
 	ExactTotal bool // LetterPage.Total is exact beyond MaxTotal
+	NoTotal    bool // the letters are not counted: LetterPage.Total is 0 and TotalIsMore false; overrides ExactTotal
 }
 
 // Compares reports whether the query has a function with which each letter must be compared.
 func (q *LetterQuery) Compares() bool { return q.Type != nil || q.Parts != nil }
 
-// Matches reports whether a letter matches all fields but Limit, Before and ExactTotal, for stores that compare letters
+// Matches reports whether a letter matches all fields but Limit, Before, ExactTotal and NoTotal, for stores that compare letters
 // one by one: those before Before are not on the page, and in its Total.
 func (q *LetterQuery) Matches(l *Letter) (bool, error) {
 	if !(q.Event.IsZero() || q.Event == l.Event) ||

@@ -128,8 +128,8 @@ const (
 	// of Position, then Ref, of the destinations that Destinations or OtherThan selects. ClaimReady claims those with a Key
 	// and not Own, of all destinations.
 	ClaimParked
-	// ClaimEvent claims the records in Scheduled of Event, in the order of Ref.
-	ClaimEvent
+	// ClaimRefs claims the records of Refs, whatever their State, Key, Due and Own, in the order of Ref.
+	ClaimRefs
 	// ClaimExpired claims the records in Ready, Waiting or Parked whose Expires is set and not after Now, in the order of Expires, then
 	// Ref, whatever their Key, Due and Own. Those in Scheduled are due before they expire.
 	ClaimExpired
@@ -141,7 +141,7 @@ type ClaimQuery struct {
 	Limit int       // at least 1
 	Now   time.Time // for ClaimDue and ClaimExpired
 	Doors []string  // for ClaimParked; distinct
-	Event ID        // for ClaimEvent
+	Refs  []Ref     // for ClaimRefs; distinct, at most 10,000
 	Slots SlotSet   // of the lease; empty: all that the lease has
 
 	// Destinations and OtherThan select by Record.Destination, for ClaimParked. "" stands for the records without one. Each has up

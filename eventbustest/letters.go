@@ -114,6 +114,7 @@ func queryText(q eventbus.LetterQuery) string {
 	add(!q.Until.IsZero(), "Until: %s", q.Until)
 	add(!q.PublishedSince.IsZero(), "PublishedSince: %s", q.PublishedSince)
 	add(!q.PublishedUntil.IsZero(), "PublishedUntil: %s", q.PublishedUntil)
+	add(q.Replayed, "Replayed: true")
 	add(q.All, "All: true")
 	add(q.Limit != 0, "Limit: %d", q.Limit)
 	add(!q.Before.IsZero(), "Before: %s", q.Before)

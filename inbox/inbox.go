@@ -340,7 +340,7 @@ func (i *Inbox) pruneSometimes(ctx context.Context) {
 }
 
 // Prune removes the marks of up to 100 events and what their handlers have emitted, those with the oldest marks that are older than WithRetention, if the bus no
-// longer knows the event. It returns how many events they were of. It asks the bus for each event and blocks for that, and
+// longer knows the event, or only how it has ended. It returns how many events they were of. It asks the bus for each event and blocks for that, and
 // ctx bounds it.
 //
 // Errors: those of the database and of eventbus.Bus.Event, the context's.
@@ -362,12 +362,12 @@ func (i *Inbox) prune(ctx context.Context) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("table %s: %w", i.table, err)
 		}
-		_, err = i.bus.Event(ctx, id)
-		switch {
+		status, err := i.bus.Event(ctx, id)
+		switch onlyHistory := len(status.Settled) > 0 && status.IsSettled() && len(status.Letters.Letters) == 0; {
+		case errors.Is(err, eventbus.ErrUnknownEvent), err == nil && onlyHistory: // no handler is called for it any more
+			gone = append(gone, event)
 		case err == nil:
 			known = append(known, event)
-		case errors.Is(err, eventbus.ErrUnknownEvent):
-			gone = append(gone, event)
 		default:
 			return 0, err
 		}

@@ -15,7 +15,7 @@ const (
 	// NoFault applies the batch.
 	NoFault FaultKind = iota
 	// Refuse refuses the batch with a *RefusedError that fits its content, and goes on. A batch with
-	// only New, Forget, Bury, Leave, Ask, Directives, Audit and Catalog is not refused: no rule but that of the
+	// only New, Forget, Bury, Leave, Ask, Directives, Audit, Outcomes and Catalog is not refused: no rule but that of the
 	// lease allows it. LoseLease, called from the function of WithFaults, is that refusal.
 	Refuse
 	// FailBefore fails the store without applying the batch.
@@ -80,6 +80,15 @@ func WithLeaseDenied(denied func(r *driver.Record) bool) Option {
 	return func(m *Model) { m.denied = denied }
 }
 
+// WithAuditKept sets how many audit entries the Model keeps, apart from denied ones: at least 1, and all by default. It removes
+// older ones, and the outcomes that are older than these, in the commit that adds more.
+func WithAuditKept(n int) Option {
+	if n < 1 {
+		panic(fmt.Sprintf("storetest: WithAuditKept(%d): want at least 1", n))
+	}
+	return func(m *Model) { m.auditKept = n }
+}
+
 // WithPatience sets the Patience of the stores: 10 s by default. Their commits take as long as
 // WithFaults says, whatever it is.
 func WithPatience(d time.Duration) Option {
@@ -96,11 +105,9 @@ func refusalOf(b *driver.Batch) error {
 	case len(b.Take) > 0:
 		return &driver.RefusedError{Letter: b.Take[0], Err: driver.ErrNotFound}
 	case len(b.Withdraw) > 0:
-		return &driver.RefusedError{Event: b.Withdraw[0], Err: driver.ErrNotScheduled}
+		return &driver.RefusedError{Event: b.Withdraw[0], Err: driver.ErrNotFound}
 	case len(b.Accept) > 0:
 		return &driver.RefusedError{Incoming: b.Accept[0], Err: driver.ErrNotFound}
-	case len(b.Cancel) > 0:
-		return &driver.RefusedError{Event: b.Cancel[0], Err: driver.ErrNotScheduled}
 	case len(b.Update) > 0:
 		return &driver.RefusedError{Ref: b.Update[0].Ref, Err: driver.ErrNotLeased}
 	case len(b.Delete) > 0:

@@ -23,6 +23,7 @@ type Model struct {
 	denied      func(r *driver.Record) bool
 	patience    time.Duration
 	slots       int
+	auditKept   int // 0: all
 
 	mu         sync.Mutex // guards the following, and the state of the stores
 	stores     []*modelStore
@@ -41,6 +42,7 @@ type Model struct {
 	latest     time.Time // the latest Batch.Aged: what expires until then is unknown
 	directives map[string]driver.Directive
 	audit      []driver.AuditEntry // by Number
+	outcomes   []outcomeRow        // oldest first
 	catalogs   map[string]driver.Catalog
 
 	lastIncoming driver.IncomingID
@@ -65,6 +67,12 @@ type requestRow struct {
 	answer   []byte
 	answered bool
 	expires  time.Time // of the answer
+}
+
+// outcomeRow is an outcome with the number of the last audit entry when it was added.
+type outcomeRow struct {
+	driver.Outcome
+	audit int64
 }
 
 // NewModel returns a Model without data.

@@ -54,7 +54,7 @@ func (tx *transaction) forgetSettled(d driver.Dedupe) {
 
 // needsLease reports whether a batch is refused without an Epoch.
 func needsLease(b *driver.Batch) bool {
-	return len(b.Accept)+len(b.Cancel)+len(b.New)+len(b.Update)+len(b.Delete)+len(b.Directives)+len(b.Answer) > 0
+	return len(b.Accept)+len(b.New)+len(b.Update)+len(b.Delete)+len(b.Directives)+len(b.Answer) > 0
 }
 
 func (tx *transaction) apply(b *driver.Batch) error {
@@ -83,11 +83,6 @@ func (tx *transaction) apply(b *driver.Batch) error {
 	for _, id := range b.Accept {
 		if err := tx.accept(id); err != nil {
 			return err
-		}
-	}
-	for _, id := range b.Cancel {
-		if tx.cancel(id) == 0 {
-			return &driver.RefusedError{Event: id, Err: driver.ErrNotScheduled}
 		}
 	}
 	inserted, err := tx.insert(b.New, len(b.Update)+len(b.Delete) == 0)
@@ -130,9 +125,13 @@ func (tx *transaction) apply(b *driver.Batch) error {
 	}
 	for _, e := range b.Audit {
 		c := deepCopy(e)
-		c.Number = int64(len(tx.audit)) + 1
+		c.Number = tx.lastAudit() + 1
 		tx.audit = append(tx.audit, c)
 	}
+	for _, o := range b.Outcomes {
+		tx.outcomes = append(tx.outcomes, outcomeRow{deepCopy(o), tx.lastAudit()})
+	}
+	tx.pruneAudit()
 	if b.Catalog != nil {
 		c := deepCopy(*b.Catalog)
 		c.Number = tx.numberOf(c.Instance)
@@ -178,17 +177,6 @@ func (tx *transaction) rememberID(b *driver.Batch, d driver.Dedupe) error {
 	c := deepCopy(d)
 	set(tx, tx.remember, key, &c)
 	return nil
-}
-
-// cancel removes the free scheduled records of an event in slots of the lease, and returns their number.
-func (tx *transaction) cancel(id driver.ID) (n int) {
-	for ref, r := range tx.records {
-		if r.ID == id && r.State == driver.Scheduled && r.lease == 0 && tx.slots.Has(r.Slot) {
-			set(tx, tx.records, ref, nil)
-			n++
-		}
-	}
-	return n
 }
 
 // insert adds records and returns them. With wishes, a Leased may be denied.
@@ -282,4 +270,34 @@ func (m *Model) numberOf(instance string) int64 {
 		last = max(last, c.Number)
 	}
 	return last + 1
+}
+
+// lastAudit returns the Number of the last audit entry, or 0.
+func (m *Model) lastAudit() int64 {
+	if n := len(m.audit); n > 0 {
+		return m.audit[n-1].Number
+	}
+	return 0
+}
+
+// pruneAudit removes the oldest entries beyond those that WithAuditKept keeps, and the outcomes that are older than the rest.
+func (m *Model) pruneAudit() {
+	if m.auditKept == 0 {
+		return
+	}
+	var oldest int64 // that is left
+	kept := 0
+	for _, e := range slices.Backward(m.audit) {
+		if !e.Denied {
+			if kept++; kept > m.auditKept {
+				break
+			}
+			oldest = e.Number
+		}
+	}
+	if kept <= m.auditKept {
+		return
+	}
+	m.audit = slices.DeleteFunc(m.audit, func(e driver.AuditEntry) bool { return !e.Denied && e.Number < oldest })
+	m.outcomes = slices.DeleteFunc(m.outcomes, func(o outcomeRow) bool { return o.audit < oldest })
 }

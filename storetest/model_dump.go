@@ -15,6 +15,7 @@ type Dump struct {
 	Remembered []driver.Dedupe     // by Scope, then Key; expired ones included
 	Directives []driver.Directive  // by Subscription
 	Audit      []driver.AuditEntry // by Number
+	Outcomes   []driver.Outcome    // oldest first
 	Incoming   []driver.Incoming   // by ID
 	Requests   []DumpRequest       // by ID, answered ones included
 	Catalogs   []driver.Catalog    // by Number
@@ -65,6 +66,9 @@ func (m *Model) Dump() Dump {
 	d.Directives = m.directivesLocked()
 	for _, e := range m.audit {
 		d.Audit = append(d.Audit, deepCopy(e))
+	}
+	for _, o := range m.outcomes {
+		d.Outcomes = append(d.Outcomes, deepCopy(o.Outcome))
 	}
 	for _, id := range slices.Sorted(maps.Keys(m.incoming)) {
 		d.Incoming = append(d.Incoming, deepCopy(m.incoming[id]))

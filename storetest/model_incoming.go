@@ -34,17 +34,17 @@ func (tx *transaction) leave(events []*driver.Incoming) (ids []driver.IncomingID
 	return ids
 }
 
-// withdraw removes the scheduled incoming events of an event.
+// withdraw removes the incoming events of an event.
 func (tx *transaction) withdraw(event driver.ID) error {
 	n := 0
 	for id, in := range tx.incoming {
-		if in.Record.ID == event && in.Record.State == driver.Scheduled {
+		if in.Record.ID == event {
 			set(tx, tx.incoming, id, nil)
 			n++
 		}
 	}
 	if n == 0 {
-		return &driver.RefusedError{Event: event, Err: driver.ErrNotScheduled}
+		return &driver.RefusedError{Event: event, Err: driver.ErrNotFound}
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func (s *modelStore) claimLocked(q driver.ClaimQuery) driver.Claimed {
 			first = x.Due.Compare(y.Due)
 		case driver.ClaimExpired:
 			first = x.Expires.Compare(y.Expires)
-		case driver.ClaimEvent:
+		case driver.ClaimRefs:
 		}
 		return cmp.Or(first, cmp.Compare(x.Ref, y.Ref))
 	})
@@ -115,8 +115,8 @@ func (r *row) matches(q driver.ClaimQuery, epoch int64) bool {
 	case driver.ClaimParked:
 		return r.State == driver.Parked && slices.Contains(q.Doors, r.Door) && (r.Key == "" || r.freedIn == epoch) &&
 			(len(q.Destinations) == 0 || slices.Contains(q.Destinations, r.Destination)) && !slices.Contains(q.OtherThan, r.Destination)
-	case driver.ClaimEvent:
-		return r.State == driver.Scheduled && r.ID == q.Event
+	case driver.ClaimRefs:
+		return slices.Contains(q.Refs, r.Ref)
 	case driver.ClaimExpired:
 		return r.expires() && !r.Expires.After(q.Now)
 	}
@@ -139,9 +139,11 @@ func (s *modelStore) Letter(ctx context.Context, id driver.ID) (driver.Letter, e
 func (s *modelStore) Letters(ctx context.Context, q driver.LetterQuery) (driver.LetterPage, error) {
 	var page driver.LetterPage
 	err := s.eachLetter(ctx, q, func(l *driver.Letter) {
-		if page.Total == driver.MaxTotal && !q.ExactTotal {
+		switch {
+		case q.NoTotal:
+		case page.Total == driver.MaxTotal && !q.ExactTotal:
 			page.TotalIsMore = true
-		} else {
+		default:
 			page.Total++
 		}
 		switch {
@@ -258,6 +260,20 @@ func (s *modelStore) Audit(ctx context.Context, q driver.AuditQuery) (page drive
 		page.Entries = append(page.Entries, deepCopy(e))
 	}
 	return page, nil
+}
+
+func (s *modelStore) Outcomes(ctx context.Context, event driver.ID) (found []driver.Outcome, err error) {
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	if err := s.endedLocked(ctx); err != nil {
+		return nil, err
+	}
+	for _, o := range s.model.outcomes {
+		if o.Event == event {
+			found = append(found, deepCopy(o.Outcome))
+		}
+	}
+	return found, nil
 }
 
 func (s *modelStore) Lookup(ctx context.Context, id driver.ID) ([]*driver.Record, error) {

@@ -224,3 +224,34 @@ func TestStore_ModelCloseOfEndedContext(t *testing.T) {
 		require.Zero(t, model.Dump().Lease)
 	})
 }
+
+// With WithAuditKept, a Model removes old entries, and the outcomes that are older than the rest. Denied entries count for neither.
+func TestStore_ModelPrunesTheAudit(t *testing.T) {
+	model := storetest.NewModel(storetest.WithAuditKept(2))
+	store := open(t, model)
+	add := func(denied bool, event byte) {
+		store.Submit(&driver.Batch{
+			Audit:    []driver.AuditEntry{{Denied: denied, Body: []byte("{}")}},
+			Outcomes: []driver.Outcome{{Event: driver.ID{event}, Body: []byte("{}")}},
+		}, func(err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for i, denied := range []bool{false, true, false, true, true, false, false} {
+		add(denied, byte(i+1))
+	}
+	require.NoError(t, store.Close(t.Context()))
+	var numbers []int64
+	for _, e := range model.Dump().Audit {
+		numbers = append(numbers, e.Number)
+	}
+	require.Equal(t, []int64{2, 4, 5, 6, 7}, numbers)
+	var events []byte
+	for _, o := range model.Dump().Outcomes {
+		events = append(events, o.Event[0])
+	}
+	require.Equal(t, []byte{6, 7}, events)
+	require.PanicsWithValue(t, "storetest: WithAuditKept(0): want at least 1", func() { storetest.WithAuditKept(0) })
+}

@@ -47,8 +47,8 @@ func testRefusedChangesNothing(t *testing.T, r *rig) {
 			return driver.ErrNotFound
 		},
 		"Withdraw": func(b *driver.Batch) error {
-			b.Withdraw = append(b.Withdraw, now.Record.ID)
-			return driver.ErrNotScheduled
+			b.Withdraw = append(b.Withdraw, free.ID)
+			return driver.ErrNotFound
 		},
 		"Accept": func(b *driver.Batch) error {
 			b.Accept = append(b.Accept, now.ID)
@@ -61,10 +61,6 @@ func testRefusedChangesNothing(t *testing.T, r *rig) {
 		"Answer": func(b *driver.Batch) error {
 			b.Answer = append(b.Answer, driver.Answer{Request: unasked.ID, Body: []byte(`{}`)})
 			return driver.ErrNotFound
-		},
-		"Cancel": func(b *driver.Batch) error {
-			b.Cancel = append(b.Cancel, free.ID)
-			return driver.ErrNotScheduled
 		},
 		"Update": func(b *driver.Batch) error {
 			b.Update = append(b.Update, &driver.Record{Ref: free.Ref})
@@ -96,12 +92,14 @@ func testRefusedChangesNothing(t *testing.T, r *rig) {
 			Answer:     []driver.Answer{{Request: open.ID, Body: []byte(`{}`)}},
 			Catalog:    &driver.Catalog{Instance: catalog.Instance},
 			Audit:      []driver.AuditEntry{audited("ann")},
+			Outcomes:   []driver.Outcome{outcomeOf(held.ID, "a")},
 		}
 		refuse(t, s, b, offend(b), name)
 		requireIncoming(t, s, driver.IncomingQuery{}, now, due)
 		requireRequests(t, s, open.ID, unasked.ID)
 		requireCatalogs(t, s, catalog)
 		require.Empty(t, auditOf(t, s, driver.AuditQuery{}), "%s: the audit", name)
+		requireOutcomes(t, s, held.ID)
 		require.Zero(t, b.Leave[0].ID, "%s: ID of an incoming event", name)
 		require.Zero(t, b.Ask[0].ID, "%s: ID of a request", name)
 		for i, position := range []int64{0, driver.BesidePrevious, 77} {

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ var claimTests = []conformanceTest{
 	{name: "Due", run: testClaimDue},
 	{name: "NextDue", run: testClaimNextDue},
 	{name: "Parked", run: testClaimParked},
-	{name: "Event", run: testClaimEvent},
+	{name: "Refs", run: testClaimRefs},
 	{name: "OnlyFree", run: testClaimOnlyFree},
 	{name: "Own", run: testClaimOwn},
 	{name: "OwnEndsWithLease", run: testOwnEndsWithLease},
@@ -50,7 +51,7 @@ func testClaimOnlyItsKind(t *testing.T, r *rig) {
 	requireRecords(t, []*driver.Record{isReady}, claimReady(t, s))
 	require.Empty(t, claimReady(t, s))
 	requireRecords(t, []*driver.Record{isWaiting, isScheduled}, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimDue, Now: noon}).Records)
-	for _, q := range []driver.ClaimQuery{{Kind: driver.ClaimParked, Doors: []string{"other"}}, {Kind: driver.ClaimParked}, {Kind: driver.ClaimEvent, Event: isParked.ID}} {
+	for _, q := range []driver.ClaimQuery{{Kind: driver.ClaimParked, Doors: []string{"other"}}, {Kind: driver.ClaimParked}, {Kind: driver.ClaimRefs, Refs: []driver.Ref{isReady.Ref}}} {
 		require.Empty(t, claim(t, s, q).Records)
 	}
 	requireRecords(t, []*driver.Record{isParked}, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"door"}}).Records)
@@ -161,16 +162,25 @@ func testClaimParked(t *testing.T, r *rig) {
 	requireRecords(t, []*driver.Record{c}, claim(t, s, both).Records)
 }
 
-// ClaimEvent claims the scheduled records of an event, whatever their Due.
-func testClaimEvent(t *testing.T, r *rig) {
+// ClaimRefs claims free records by their Refs, whatever their State, Key, Due and Own.
+func testClaimRefs(t *testing.T, r *rig) {
 	s := r.open(t)
-	id := newID()
-	of := func(n *driver.Record) { n.ID = id }
-	a, b := ready(of, scheduled(time.Hour), key("k")), ready(of, scheduled(time.Minute))
-	insert(t, s, ready(of), a, ready(of, waiting(0)), ready(scheduled(time.Hour)), b, ready(of, parked("door")), ready(of, scheduled(0), leased))
-	claimed := claim(t, s, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: id})
-	require.Equal(t, []driver.Ref{a.Ref, b.Ref}, refsOf(claimed.Records), "in the order of Ref")
-	require.Empty(t, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: id}).Records)
+	all := []*driver.Record{
+		ready(scheduled(time.Hour), key("k")), ready(scheduled(time.Minute)), ready(), ready(key("k")), ready(waiting(time.Hour), key("k")),
+		ready(waiting(time.Hour)), ready(parked("door")), ready(parked("door"), key("k")), ready(leased), ready(),
+	}
+	insert(t, s, all...)
+	asked := append(refsOf(all[:9]), all[9].Ref+1000)
+	slices.Reverse(asked)
+	claimed := claim(t, s, driver.ClaimQuery{Kind: driver.ClaimRefs, Refs: asked, Limit: 5})
+	require.True(t, claimed.More)
+	requireRecords(t, all[:5], claimed.Records)
+	claimed = claim(t, s, driver.ClaimQuery{Kind: driver.ClaimRefs, Refs: asked})
+	require.False(t, claimed.More)
+	requireRecords(t, all[5:8], claimed.Records)
+	require.Empty(t, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimRefs, Refs: asked}).Records)
+	require.Empty(t, claim(t, s, driver.ClaimQuery{Kind: driver.ClaimRefs}).Records)
+	requireRecords(t, all[9:], claimReady(t, s))
 }
 
 // A claimed or leased record is not claimed again, until Update frees it.

@@ -152,18 +152,18 @@ func testRefsAreUnique(t *testing.T, r *rig) {
 
 // leaseTable is data with one of each thing that a batch under a lease changes.
 type leaseTable struct {
-	held, free, due *driver.Record
-	in              *driver.Incoming
-	asked           *driver.Request
+	held, free *driver.Record
+	in         *driver.Incoming
+	asked      *driver.Request
 }
 
 // fill writes the data with a store that has the lease.
 func (l *leaseTable) fill(t *testing.T, s driver.Store) {
 	t.Helper()
-	l.held, l.free, l.due = ready(leased), ready(), ready(scheduled(time.Hour))
+	l.held, l.free = ready(leased), ready()
 	l.in, l.asked = incoming(), request()
 	apply(t, s, &driver.Batch{
-		Now: noon, New: []*driver.Record{l.held, l.free, l.due}, Leave: []*driver.Incoming{l.in}, Ask: []*driver.Request{l.asked},
+		Now: noon, New: []*driver.Record{l.held, l.free}, Leave: []*driver.Incoming{l.in}, Ask: []*driver.Request{l.asked},
 	})
 }
 
@@ -173,7 +173,7 @@ func (l *leaseTable) refuse(t *testing.T, s, reader driver.Store, epoch int64) {
 	before := stats(t, reader)
 	directives, err := reader.Directives(t.Context())
 	require.NoError(t, err)
-	for what, b := range leasedBatches(*l.held, *l.free, *l.due, l.in.ID, l.asked.ID) {
+	for what, b := range leasedBatches(*l.held, *l.free, l.in.ID, l.asked.ID) {
 		b.Now, b.Epoch = noon, epoch
 		b.Leave, b.Ask = []*driver.Incoming{incoming()}, []*driver.Request{request()}
 		b.Bury, b.Catalog = []*driver.Letter{letter()}, &driver.Catalog{Instance: "refused", Body: []byte(`{}`)}

@@ -18,6 +18,7 @@ type oracle struct {
 	incoming   []driver.Incoming // by ID
 	requests   []oracleRequest   // by ID
 	catalogs   []driver.Catalog
+	outcomes   []driver.Outcome
 }
 
 // assigned has what a store has assigned to the parts of a batch.
@@ -54,14 +55,14 @@ type oracleRecord struct {
 // apply applies a batch to which the store has assigned the refs and ids. epoch is that of the lease of
 // the store; 0 for none. It returns nil, or the refusal that the store must return.
 func (o *oracle) apply(b *driver.Batch, as assigned, epoch int64) *driver.RefusedError {
-	leased := len(b.Accept) > 0 || len(b.Cancel) > 0 || len(b.New) > 0 || len(b.Update) > 0 || len(b.Delete) > 0 ||
+	leased := len(b.Accept) > 0 || len(b.New) > 0 || len(b.Update) > 0 || len(b.Delete) > 0 ||
 		len(b.Directives) > 0 || len(b.Answer) > 0
 	if leased && b.Epoch == 0 || b.Epoch != 0 && b.Epoch != epoch {
 		return &driver.RefusedError{Err: driver.ErrLeaseLost}
 	}
 	after := oracle{
 		slices.Clone(o.records), slices.Clone(o.letters), slices.Clone(o.known), slices.Clone(o.directives),
-		slices.Clone(o.incoming), slices.Clone(o.requests), slices.Clone(o.catalogs),
+		slices.Clone(o.incoming), slices.Clone(o.requests), slices.Clone(o.catalogs), slices.Clone(o.outcomes),
 	}
 	if refused := after.remove(b); refused != nil {
 		return refused
@@ -102,11 +103,9 @@ func (o *oracle) remove(b *driver.Batch) *driver.RefusedError {
 	}
 	for _, id := range b.Withdraw {
 		n := len(o.incoming)
-		o.incoming = slices.DeleteFunc(o.incoming, func(in driver.Incoming) bool {
-			return in.Record.ID == id && in.Record.State == driver.Scheduled
-		})
+		o.incoming = slices.DeleteFunc(o.incoming, func(in driver.Incoming) bool { return in.Record.ID == id })
 		if len(o.incoming) == n {
-			return &driver.RefusedError{Err: driver.ErrNotScheduled, Event: id}
+			return &driver.RefusedError{Err: driver.ErrNotFound, Event: id}
 		}
 	}
 	for _, id := range b.Accept {
@@ -115,15 +114,6 @@ func (o *oracle) remove(b *driver.Batch) *driver.RefusedError {
 			return &driver.RefusedError{Err: driver.ErrNotFound, Incoming: id}
 		}
 		o.incoming = slices.Delete(o.incoming, i, i+1)
-	}
-	for _, id := range b.Cancel {
-		n := len(o.records)
-		o.records = slices.DeleteFunc(o.records, func(r oracleRecord) bool {
-			return r.ID == id && r.State == driver.Scheduled && !r.Leased
-		})
-		if len(o.records) == n {
-			return &driver.RefusedError{Err: driver.ErrNotScheduled, Event: id}
-		}
 	}
 	return nil
 }
@@ -231,8 +221,9 @@ func (o *oracle) leave(b *driver.Batch, as assigned) *driver.RefusedError {
 	return nil
 }
 
-// replace applies Directives and Catalog.
+// replace applies Directives, Outcomes and Catalog.
 func (o *oracle) replace(b *driver.Batch) {
+	o.outcomes = append(o.outcomes, b.Outcomes...)
 	for _, d := range b.Directives {
 		o.directives = slices.DeleteFunc(o.directives, func(other driver.Directive) bool { return other.Subscription == d.Subscription })
 		o.directives = append(o.directives, d)
@@ -316,8 +307,13 @@ func (r *oracleRecord) isFor(q driver.ClaimQuery) bool {
 		return q.Now.Compare(r.Due) >= 0
 	case driver.ClaimParked:
 		return r.State == driver.Parked && slices.Contains(q.Doors, r.Door) && (r.Own || r.Key == "") && r.isOf(q)
-	case driver.ClaimEvent:
-		return r.State == driver.Scheduled && q.Event == r.ID
+	case driver.ClaimRefs:
+		for _, ref := range q.Refs {
+			if ref == r.Ref {
+				return true
+			}
+		}
+		return false
 	case driver.ClaimExpired:
 		return !r.Expires.IsZero() && r.State != driver.Scheduled && q.Now.Compare(r.Expires) >= 0
 	}

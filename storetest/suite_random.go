@@ -200,6 +200,9 @@ func (w *walk) batch(leased bool) *driver.Batch {
 	})
 	w.chance(10, func() { b.Ask = append(b.Ask, &driver.Request{Body: fmt.Appendf(nil, `{"n":%d}`, w.IntN(1000))}) })
 	w.chance(4, func() { b.Unask = append(b.Unask, w.asked()) })
+	w.chance(8, func() {
+		b.Outcomes = append(b.Outcomes, outcomeOf(w.ids[w.IntN(len(w.ids))], fmt.Sprint(w.IntN(1000))))
+	})
 	if w.IntN(12) == 0 {
 		b.Catalog = &driver.Catalog{Instance: fmt.Sprint("instance", w.IntN(3))}
 		if w.IntN(4) > 0 {
@@ -244,7 +247,6 @@ func (w *walk) leasedPart(b *driver.Batch) {
 			b.Accept = append(b.Accept, driver.IncomingID(w.IntN(20)))
 		}
 	})
-	w.chance(6, func() { b.Cancel = append(b.Cancel, w.scheduledEvent()) })
 	w.chance(35, func() { b.New = append(b.New, w.newRecord(len(b.New) > 0)) })
 	if held := w.held(); len(held) > 0 {
 		w.chance(25, func() { b.Update = append(b.Update, w.change(held[w.IntN(len(held))])) })
@@ -272,10 +274,10 @@ func (w *walk) someEvent() driver.ID {
 	return w.ids[w.IntN(len(w.ids))]
 }
 
-// withdrawable returns the event of an incoming event that is scheduled, or any event.
+// withdrawable returns the event of an incoming event, or any event.
 func (w *walk) withdrawable() driver.ID {
 	for _, in := range w.incoming {
-		if in.Record.State == driver.Scheduled && w.IntN(4) > 0 {
+		if w.IntN(4) > 0 {
 			return in.Record.ID
 		}
 	}
@@ -288,20 +290,6 @@ func (w *walk) asked() driver.RequestID {
 		return driver.RequestID(w.IntN(10))
 	}
 	return w.requests[max(0, len(w.requests)-1-w.IntN(6))].ID
-}
-
-// scheduledEvent returns the event of a record that is scheduled and free, or any event.
-func (w *walk) scheduledEvent() driver.ID {
-	var free []driver.ID
-	for _, r := range w.records {
-		if r.State == driver.Scheduled && !r.Leased {
-			free = append(free, r.ID)
-		}
-	}
-	if len(free) == 0 || w.IntN(5) == 0 {
-		return w.ids[w.IntN(len(w.ids))]
-	}
-	return free[w.IntN(len(free))]
 }
 
 // held returns the records that the lease has.
@@ -357,11 +345,20 @@ func (w *walk) progress(r *driver.Record) {
 	r.Leased, r.Suspect = w.IntN(2) == 0, w.IntN(6) == 0
 }
 
+// someRefs returns some of the last records, most of which exist.
+func (w *walk) someRefs() (some []driver.Ref) {
+	for i := range driver.Ref(w.IntN(8)) {
+		some = append(some, w.last-5+i)
+	}
+	w.Shuffle(len(some), func(i, k int) { some[i], some[k] = some[k], some[i] })
+	return some
+}
+
 // claimSome claims records of a random kind.
 func (w *walk) claimSome(step int) {
 	q := driver.ClaimQuery{
-		Kind: []driver.ClaimKind{driver.ClaimReady, driver.ClaimDue, driver.ClaimParked, driver.ClaimParked, driver.ClaimEvent, driver.ClaimExpired}[w.IntN(6)], Limit: 1 + w.IntN(5), Now: w.now,
-		Doors: [][]string{nil, {"door0"}, {"door1"}, {"door1", "door0"}}[w.IntN(4)], Event: w.ids[w.IntN(len(w.ids))],
+		Kind: []driver.ClaimKind{driver.ClaimReady, driver.ClaimDue, driver.ClaimParked, driver.ClaimParked, driver.ClaimRefs, driver.ClaimExpired}[w.IntN(6)], Limit: 1 + w.IntN(5), Now: w.now,
+		Doors: [][]string{nil, {"door0"}, {"door1"}, {"door1", "door0"}}[w.IntN(4)], Refs: w.someRefs(),
 	}
 	if q.Kind == driver.ClaimParked {
 		of := slices.Clone(someDestinations)
@@ -403,6 +400,13 @@ func (w *walk) compare() {
 	}
 	requireRequests(w.t, w.s, open...)
 	for _, id := range w.ids {
+		var outcomes []driver.Outcome
+		for _, o := range w.outcomes {
+			if o.Event == id {
+				outcomes = append(outcomes, o)
+			}
+		}
+		requireOutcomes(w.t, w.s, id, outcomes...)
 		var want []*driver.Record
 		for i := range w.records {
 			if w.records[i].ID == id {

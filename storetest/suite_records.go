@@ -49,7 +49,7 @@ func testEveryField(t *testing.T, r *rig) {
 	last := noon.Add(10_000 * time.Hour)
 	parkedAt := claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"door parked"}})
 	requireRecords(t, records[3:], parkedAt.Records)
-	requireRecords(t, records[2:3], claim(t, s, driver.ClaimQuery{Kind: driver.ClaimEvent, Event: records[2].ID}).Records)
+	requireRecords(t, records[2:3], claim(t, s, driver.ClaimQuery{Kind: driver.ClaimRefs, Refs: []driver.Ref{records[2].Ref}}).Records)
 	requireRecords(t, records[:1], claimReady(t, s))
 	requireRecords(t, records[1:2], claim(t, s, driver.ClaimQuery{Kind: driver.ClaimDue, Now: last}).Records)
 	for _, n := range records {

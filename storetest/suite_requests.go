@@ -188,24 +188,24 @@ func testUnask(t *testing.T, r *rig) {
 // A request is done and answered by one batch, or by none.
 func testRequestWithTheBatch(t *testing.T, r *rig) {
 	s, other := r.open(t), r.beside(t)
-	due := ready(scheduled(time.Hour))
+	due := ready(scheduled(time.Hour), leased)
 	insert(t, s, due)
 	id := ask(t, other)
-	cancel := func(event driver.ID) *driver.Batch {
+	remove := func(ref driver.Ref) *driver.Batch {
 		b := answer(id, `{"done":true}`)
-		b.Cancel = []driver.ID{event}
+		b.Delete = []driver.Ref{ref}
 		return b
 	}
-	refuse(t, s, cancel(newID()), driver.ErrNotScheduled)
+	refuse(t, s, remove(due.Ref+1), driver.ErrNotLeased)
 	requireAnswer(t, other, id, "")
 	require.Len(t, lookup(t, other, due.ID), 1)
-	apply(t, s, cancel(due.ID))
+	apply(t, s, remove(due.Ref))
 	requireAnswer(t, other, id, `{"done":true}`)
 	require.Empty(t, lookup(t, other, due.ID))
-	again := ready(scheduled(time.Hour))
+	again := ready(scheduled(time.Hour), leased)
 	insert(t, s, again)
-	refuseRequest(t, s, cancel(again.ID), id, "a repeated answer")
-	require.Len(t, lookup(t, other, again.ID), 1, "a refused batch cancelled an event")
+	refuseRequest(t, s, remove(again.Ref), id, "a repeated answer")
+	require.Len(t, lookup(t, other, again.ID), 1, "a refused batch removed a record")
 	// Unask comes before Answer.
 	both := answer(ask(t, other), `{}`)
 	both.Unask = []driver.RequestID{both.Answer[0].Request}

@@ -18,7 +18,6 @@ var slotTests = []conformanceTest{
 	{name: "New", needs: needsSlots, run: testSlotsNew},
 	{name: "Accept", needs: needsSlots, run: testSlotsAccept},
 	{name: "Incoming", needs: needsSlots, run: testSlotsIncoming},
-	{name: "Cancel", needs: needsSlots, run: testSlotsCancel},
 	{name: "Claim", needs: needsSlots, run: testSlotsClaim},
 	{name: "Own", needs: needsSlots, run: testSlotsOwn},
 	{name: "Crash", needs: needsSlots | needsCrash, run: testSlotsCrash},
@@ -203,37 +202,22 @@ func testSlotsIncoming(t *testing.T, r *rig) {
 	requireIncoming(t, s, driver.IncomingQuery{}, a, b)
 }
 
-// Cancel removes records in slots of the lease, and no others.
-func testSlotsCancel(t *testing.T, r *rig) {
-	s, other, mine, theirs := twoStores(t, r)
-	id := newID()
-	of := func(n *driver.Record) { n.ID = id }
-	a, b := ready(of, scheduled(time.Hour), slot(mine)), ready(of, scheduled(time.Hour), slot(theirs))
-	insert(t, s, a)
-	insert(t, other, b)
-	apply(t, s, &driver.Batch{Now: noon, Cancel: []driver.ID{id}})
-	requireRecords(t, []*driver.Record{b}, lookup(t, s, id))
-	refuse(t, s, &driver.Batch{Now: noon, Cancel: []driver.ID{id}}, driver.ErrNotScheduled, "Cancel of a record in a slot of another lease")
-	apply(t, other, &driver.Batch{Now: noon, Cancel: []driver.ID{id}})
-}
-
 // Claim returns records in slots of the lease, and of those the ones in ClaimQuery.Slots.
 func testSlotsClaim(t *testing.T, r *rig) {
 	s := r.open(t)
 	one := slotOf(t, s)
 	require.NoError(t, s.Release(t.Context(), s.Lease().Slots.Without(driver.SlotsOf(one))))
 	two := acquireSlot(t, s)
-	kinds := func(n driver.Slot, id driver.ID) []*driver.Record {
+	kinds := func(n driver.Slot) []*driver.Record {
 		return []*driver.Record{
 			ready(slot(n)), ready(slot(n), waiting(0)), ready(slot(n), parked("door")),
-			ready(slot(n), scheduled(time.Hour), func(r *driver.Record) { r.ID = id }),
+			ready(slot(n), scheduled(time.Hour)),
 		}
 	}
-	id := newID()
-	a, b := kinds(one, id), kinds(two, id)
+	a, b := kinds(one), kinds(two)
 	insert(t, s, append(a, b...)...)
 	queries := []driver.ClaimQuery{
-		{Kind: driver.ClaimReady}, {Kind: driver.ClaimDue, Now: noon}, {Kind: driver.ClaimParked, Doors: []string{"door"}}, {Kind: driver.ClaimEvent, Event: id},
+		{Kind: driver.ClaimReady}, {Kind: driver.ClaimDue, Now: noon}, {Kind: driver.ClaimParked, Doors: []string{"door"}}, {Kind: driver.ClaimRefs, Refs: []driver.Ref{b[3].Ref, a[3].Ref}},
 	}
 	for i, q := range queries {
 		q.Limit = 1

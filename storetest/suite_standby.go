@@ -41,7 +41,7 @@ func requireNoLease(t *testing.T, s driver.Store) {
 }
 
 // leasedBatches returns a batch for each field that needs the lease.
-func leasedBatches(held, free, due driver.Record, in driver.IncomingID, asked driver.RequestID) map[string]*driver.Batch {
+func leasedBatches(held, free driver.Record, in driver.IncomingID, asked driver.RequestID) map[string]*driver.Batch {
 	held.State = driver.Parked
 	return map[string]*driver.Batch{
 		"New":            {New: []*driver.Record{ready()}},
@@ -49,7 +49,6 @@ func leasedBatches(held, free, due driver.Record, in driver.IncomingID, asked dr
 		"Update":         {Update: []*driver.Record{&held}},
 		"Delete":         {Delete: []driver.Ref{held.Ref}},
 		"Delete, free":   {Delete: []driver.Ref{free.Ref}},
-		"Cancel":         {Cancel: []driver.ID{due.ID}},
 		"Accept":         {Accept: []driver.IncomingID{in}},
 		"Answer":         {Answer: []driver.Answer{{Request: asked, Body: []byte(`{}`)}}},
 		"Directives":     {Directives: []driver.Directive{directive("billing", "pause")}},
@@ -69,7 +68,7 @@ func testStandbyHasNoLease(t *testing.T, r *rig) {
 		table.refuse(t, beside, s, epoch)
 	}
 	requireRecords(t, []*driver.Record{table.free}, claimReady(t, s))
-	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{table.held.Ref, table.free.Ref}, Cancel: []driver.ID{table.due.ID}})
+	apply(t, s, &driver.Batch{Now: noon, Delete: []driver.Ref{table.held.Ref, table.free.Ref}})
 }
 
 // A store without the lease reads, buries and takes letters.

@@ -84,7 +84,7 @@ func testTxRollback(t *testing.T, r *rig) {
 	submitTx(t, s, tx, incoming(), due)
 	require.NoError(t, rollback())
 	requireEvents(t, s, kept)
-	refuse(t, s, &driver.Batch{Now: noon, Withdraw: []driver.ID{due.Record.ID}}, driver.ErrNotScheduled)
+	refuse(t, s, &driver.Batch{Now: noon, Withdraw: []driver.ID{due.Record.ID}}, driver.ErrNotFound)
 	requireEvents(t, r.reopen(t, s), kept)
 }
 

@@ -43,8 +43,8 @@ func TestActions_Replay(t *testing.T) {
 		letters := s.die(1)
 		s.bank.Store(true)
 		b.reload()
-		b.do("1 dead letter", "the bank refused card #")
-		b.do("sample", "Attempt 1 failed at billing")
+		b.do("the bank refused card #", "1 letter")
+		b.do("order.paid", "Attempt 1 failed at billing")
 		assert.Equal(t, "/letters/"+letters[0], b.path())
 		b.fill("Why (in the audit)", "the bank answers")
 		b.do("Replay", "The letter was replayed.")
@@ -173,10 +173,43 @@ func TestActions_FindAndCancelAnEvent(t *testing.T) {
 		b.fill("Find an event by its id", id)
 		b.do("Find", "1 dispatch has not settled.")
 		assert.Equal(t, "/events/"+id, b.path())
+		b.do("Cancel…", "cannot be restored")
+		b.do("Keep", "1 dispatch has not settled.")
+		b.do("Cancel…", "cannot be restored")
 		b.fill("Why (in the audit)", "sent by hand")
-		b.do("Cancel the event", "The event was cancelled.")
+		b.do("Cancel the event", "It was cancelled.")
+		assert.Contains(t, b.text(), "Cancel found 1 delivery: done 1, left 0")
 		s.requireAudit(eventbus.AuditCancel, "anna", "sent by hand")
 		assert.Zero(t, s.Metrics().Scheduled)
+	})
+}
+
+// What is held is tried from its row, and given up from the page that asks. The report stays while the page is live.
+func TestActions_RetryAndGiveUp(t *testing.T) {
+	bothWays(t, func(t *testing.T, s *shop, b *tab) {
+		require.NoError(t, s.Subscription("stock").Trip())
+		for range 2 {
+			_, err := s.Publish(t.Context(), "stock.moved", order{})
+			require.NoError(t, err)
+		}
+		b.visit("/events")
+		require.Equal(t, http.StatusConflict, b.click("Retry now"))
+		b.refused(http.StatusConflict)
+		require.Contains(t, b.text(), "it is held; Probe tries it nevertheless")
+		b.do("Give up…", "can be replayed")
+		b.fill("Why (in the audit)", "no such article")
+		b.do("Give up the event", "What waited became dead letters")
+		s.requireAudit(eventbus.AuditGiveUp, "anna", "no such article")
+		assert.Equal(t, 1, s.lettersLeft())
+		b.do("Events", "stock.moved")
+		b.tick()
+		b.do("Retry now", "What waited goes on now.")
+		s.requireAudit(eventbus.AuditRetryNow, "anna", "")
+		require.Eventually(t, func() bool { return s.Metrics().Held == 0 }, patience, time.Millisecond)
+		if b.js {
+			b.untilText("has settled")
+		}
+		assert.Contains(t, b.text(), "Retry now found 1 delivery: done 1, left 0")
 	})
 }
 

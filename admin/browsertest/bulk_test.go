@@ -68,6 +68,22 @@ func TestBulk_WatchedToItsEnd(t *testing.T) {
 	s.requireAudit(eventbus.AuditReplayMatching, "anna", "the bank answers")
 }
 
+// Letters that die while the operator reads the form do not refuse it. The finished operation links the letters that died again.
+func TestBulk_WhileLettersArrive(t *testing.T) {
+	s := newShop(t)
+	_ = s.die(20)
+	b := open(t, s, "anna")
+	b.visit("/groups")
+	b.do("Replay…", "20 letters match")
+	_ = s.die(5)
+	b.do("Replay 20 letters", "of 20 letters")
+	b.untilText("done: 20 of 20 letters")
+	b.untilText("Duration")
+	require.Eventually(t, func() bool { return s.lettersLeft() == 25 }, patience, time.Millisecond)
+	b.reload()
+	b.do("20 letters", "Replayed before")
+}
+
 // Without JavaScript, the page loads itself again until the operation has ended.
 func TestBulk_WatchedWithoutJavaScript(t *testing.T) {
 	s := newFullShop(t)

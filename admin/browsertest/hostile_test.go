@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -173,4 +174,41 @@ func TestHostile_ThePolicyStopsScripts(t *testing.T) {
 	defer b.mu.Unlock()
 	assert.NotEmpty(t, b.problems, "the listener of the tab sees violations")
 	b.problems = nil
+}
+
+// Long texts, texts from right to left and texts without a place to break stay inside their places, on a wide screen and on a phone.
+func TestHostile_TheLayoutHolds(t *testing.T) {
+	s := newShop(t)
+	for i, name := range []string{
+		strings.Repeat("W", 255), strings.Repeat("<b>", 85), "\u202e" + strings.Repeat("\u05d0\u05d1\u05d2", 40), strings.Repeat("a b ", 63),
+	} {
+		text := strings.Repeat(name, 8<<10/len(name)+1)[:8<<10]
+		eventType := "long." + strconv.Itoa(i) + "." + strings.Repeat("w", 200)
+		_, err := s.Subscribe(eventType, func(context.Context, eventbus.Event) error { return eventbus.Permanent(errors.New(text)) }, eventbus.Named(name))
+		require.NoError(t, err)
+		_, err = s.PublishAndWait(t.Context(), eventType, text, eventbus.Key(name), eventbus.Metadata(strings.ToValidUTF8(name[:60], ""), strings.ToValidUTF8(text[:1000], "")))
+		require.ErrorAs(t, err, new(*eventbus.DeliveryError))
+		require.NoError(t, s.Subscription(name).Pause(eventbus.By(strings.Repeat("w", 200)), eventbus.Because(strings.ToValidUTF8(name[:200], ""))))
+		_, err = s.Publish(t.Context(), eventType, text, eventbus.Key(name))
+		require.NoError(t, err)
+	}
+	page, err := s.DLQ().List(t.Context(), eventbus.LetterQuery{})
+	require.NoError(t, err)
+	paths := []string{"/", "/groups", "/letters", "/subscriptions", "/subscriptions?sort=-letters", "/events", "/audit"}
+	for _, l := range page.Letters {
+		paths = append(paths, "/letters/"+l.ID.String(), "/events/"+l.Event.ID.String(), "/subscriptions/"+url.PathEscape(l.Subscription))
+	}
+	b := open(t, s, "anna")
+	for _, look := range looks {
+		if look.scheme == "dark" {
+			continue
+		}
+		require.NoError(t, chromedp.Do(b.ctx, chromedp.EmulateViewport(look.width, look.height)))
+		for _, path := range paths {
+			b.visit(path)
+			assert.LessOrEqual(t, eval[int64](b, `document.documentElement.scrollWidth`), look.width, "%s is wider than the screen", path)
+			assert.Empty(t, eval[[]string](b, `[...document.querySelectorAll("main *")].filter((e) => e.checkVisibility() && !e.closest("pre, svg, .hidden, thead"))
+				.filter((e) => e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 200)).slice(0, 3)`), "%s: outside the screen of %d", path, look.width)
+		}
+	}
 }

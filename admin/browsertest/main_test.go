@@ -16,6 +16,7 @@ import (
 var (
 	mustRun     = flag.Bool("require", false, "run, and fail if there is no browser")
 	screenshots = flag.String("screenshots", "", "write screenshots into this `directory`")
+	example     = flag.String("link", "", "`link` to a running examples/admin, of which TestScreenshots takes pictures")
 )
 
 // chromium is the context of the one browser of all tests. Each test has a profile of its own in it.

@@ -35,6 +35,44 @@ type shop struct {
 	t    *testing.T
 	url  string // of the page, without a slash at the end
 	bank atomic.Bool
+
+	server  *httptest.Server
+	handler atomic.Pointer[http.Handler] // nil while the process of the page is down
+	streams atomic.Int64                 // that are open
+}
+
+// ServeHTTP passes a request to the handler, and counts the streams.
+func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	handler := s.handler.Load()
+	if handler == nil {
+		panic(http.ErrAbortHandler)
+	}
+	if r.Header.Get("Accept") == "text/event-stream" {
+		s.streams.Add(1)
+		defer s.streams.Add(-1)
+	}
+	(*handler).ServeHTTP(w, r)
+}
+
+// up starts the page with a password for every operator.
+func (s *shop) up(secret string) {
+	s.t.Helper()
+	var operators []admin.Operator
+	for _, name := range []string{"anna", "boris"} {
+		operators = append(operators, admin.Operator{Name: name, Secret: secret})
+	}
+	operators = append(operators, admin.Operator{Name: "guest", Secret: secret, Actions: []admin.Action{admin.ActionView}})
+	authorize, err := admin.BasicAuth(operators...)
+	require.NoError(s.t, err)
+	handler, err := admin.New(s.Bus, admin.WithAuthorizer(authorize), admin.WithPrefix(prefix))
+	require.NoError(s.t, err)
+	s.handler.Store(&handler)
+}
+
+// down breaks all connections, as the end of the process does.
+func (s *shop) down() {
+	s.handler.Store(nil)
+	s.server.CloseClientConnections()
 }
 
 func newShop(t *testing.T, opts ...eventbus.Option) *shop {
@@ -51,17 +89,9 @@ func newShop(t *testing.T, opts ...eventbus.Option) *shop {
 	}
 	require.NoError(t, bus.Start(context.WithoutCancel(t.Context())))
 
-	var operators []admin.Operator
-	for _, name := range []string{"anna", "boris"} {
-		operators = append(operators, admin.Operator{Name: name, Secret: password})
-	}
-	operators = append(operators, admin.Operator{Name: "guest", Secret: password, Actions: []admin.Action{admin.ActionView}})
-	authorize, err := admin.BasicAuth(operators...)
-	require.NoError(t, err)
-	handler, err := admin.New(bus, admin.WithAuthorizer(authorize), admin.WithPrefix(prefix))
-	require.NoError(t, err)
-	server := httptest.NewServer(handler)
-	s.url = server.URL + prefix
+	s.up(password)
+	server := httptest.NewServer(s)
+	s.server, s.url = server, server.URL+prefix
 	t.Cleanup(func() {
 		ended, cancel := context.WithCancel(context.Background())
 		cancel() // the unfinished become dead letters at once

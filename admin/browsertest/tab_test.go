@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -294,4 +295,23 @@ func (b *tab) until(what, expression string) {
 func (b *tab) untilText(text string) {
 	b.t.Helper()
 	b.until(text, `document.querySelector("main")?.innerText.replace(/\s+/g, " ").includes(`+quoted(text)+`)`)
+}
+
+// failed removes the console entries of connections that were lost and of credentials that were refused. There must be one.
+func (b *tab) failed() {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	before := len(b.problems)
+	b.problems = slices.DeleteFunc(b.problems, func(p string) bool {
+		return strings.Contains(p, "net::ERR_") || strings.Contains(p, fmt.Sprintf("the server responded with a status of %d", http.StatusUnauthorized))
+	})
+	if len(b.problems) == before {
+		b.t.Errorf("the browser reports no lost connection: %q", b.problems)
+	}
+}
+
+func awaited(p *runtime.EvaluateParams) {
+	yes := true
+	p.AwaitPromise = &yes
 }

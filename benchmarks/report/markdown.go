@@ -34,6 +34,8 @@ func report(r *results, m machine, verdicts []verdict, how settings) string {
 		line("| %s | %s | %s | %s | %s |", v.work, v.against, v.demand(), v.got(), v.says())
 	}
 	line("")
+	line("`benchmarks/operators` measures two bounds more, apart from this report: what 200 live admin pages cost a publisher, and what the ring of settled events does.")
+	line("")
 	line("## What they can do")
 	line("")
 	line("An empty cell means no. A cell in words says how the library does it, or how its users do it here.")

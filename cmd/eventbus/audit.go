@@ -15,10 +15,9 @@ func (a *app) auditCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "audit",
 		Short: "Show what operators did, newest first",
-		Args:  cobra.NoArgs,
 	}
 	f := c.Flags()
-	f.StringVar((*string)(&q.Action), "action", "", "`ACTION`, such as replay, purge_matching or pause")
+	choiceFlag(c, &q.Action, "action", "`ACTION`", actionNames())
 	f.StringVar(&q.By, "by", "", "`NAME` of the operator")
 	f.StringVar(&q.Subscription, "subscription", "", "`NAME` of the subscription")
 	f.TextVar(&q.Letter, "letter", eventbus.LetterID{}, "`ID` of the letter")
@@ -58,6 +57,13 @@ func (a *app) auditCommand() *cobra.Command {
 	})
 }
 
+func actionNames() (all []string) {
+	for _, action := range eventbus.AuditActions() {
+		all = append(all, string(action))
+	}
+	return all
+}
+
 func (a *app) auditTable(entries []eventbus.AuditEntry) error {
 	t := term.NewTable(
 		term.Column{Name: "NUMBER", Right: true}, term.Column{Name: "AT", Drop: true}, term.Column{Name: "ACTION"}, term.Column{Name: "BY", Min: 6},
@@ -78,6 +84,9 @@ func auditSubject(e *eventbus.AuditEntry) string {
 	}
 	if e.Count > 0 {
 		parts = append(parts, plural(e.Count, "letter"))
+	}
+	if e.Dispatches != nil {
+		parts = append(parts, strings.TrimSpace(dispatchArgs(*e.Dispatches)))
 	}
 	if e.Query != nil {
 		parts = append(parts, strings.TrimSpace(filterArgs(*e.Query)))

@@ -28,14 +28,24 @@ type backend interface {
 	Purge(ctx context.Context, id eventbus.LetterID, o operator) error
 	ReplayMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (eventbus.ReplayReport, error)
 	PurgeMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (eventbus.PurgeReport, error)
+	// Operations returns the bulk operations, newest first, and Operation one of them.
+	Operations(ctx context.Context) ([]operation, error)
+	Operation(ctx context.Context, id string) (operation, error)
+	// CancelOperation cancels a bulk operation and waits for its end.
+	CancelOperation(ctx context.Context, id string, o operator) (operation, error)
 	// Export and Import call progress, unless it is nil. Over a URL, an export does not know how many letters match, and
 	// an import has no progress.
 	Export(ctx context.Context, w io.Writer, q eventbus.LetterQuery, progress func(eventbus.BulkProgress)) (eventbus.ExportReport, error)
 	Import(ctx context.Context, r io.Reader, o operator, progress func(eventbus.BulkProgress)) (eventbus.ImportReport, error)
 
 	Event(ctx context.Context, id eventbus.EventID) (eventbus.EventStatus, error)
+	EventByIdempotencyKey(ctx context.Context, eventType, key string) (eventbus.EventStatus, error)
 	Dispatches(ctx context.Context, q eventbus.DispatchQuery) (eventbus.DispatchPage, error)
-	Cancel(ctx context.Context, id eventbus.EventID, o operator) error
+	// Act carries out an action on an event. Its report may have deliveries, too, if there is an error.
+	Act(ctx context.Context, id eventbus.EventID, act action, o operator) (eventbus.ActionReport, error)
+	// PreviewMatching says what ActMatching would act on. ActMatching refuses a set of more events than were confirmed.
+	PreviewMatching(ctx context.Context, q eventbus.DispatchQuery) (eventbus.ActionPreview, error)
+	ActMatching(ctx context.Context, q eventbus.DispatchQuery, act action, o bulk) (eventbus.ActionsReport, error)
 
 	Subscriptions(ctx context.Context) (subscriptions, error)
 	Direct(ctx context.Context, name string, d directive, o operator) error
@@ -67,10 +77,18 @@ func (o operator) options() (opts []eventbus.DirectiveOption) {
 // bulk has the options of a bulk operation.
 type bulk struct {
 	operator
-	rate      float64 // letters a second; 0: not limited
+	rate      float64 // letters or events a second; 0: not limited
 	stopAfter int     // failures; 0: never
-	expect    int     // the number of letters that the operator has confirmed
+	expect    int     // the number of letters or events that the operator has confirmed
 	progress  func(eventbus.BulkProgress)
+	running   func(id string) // called once with the id of an operation that takes a while in the process of the bus; may be nil
+}
+
+// action is what an operator orders of an event that has not settled.
+type action struct {
+	verb         eventbus.AuditAction
+	subscription string // empty for the whole event
+	probe        bool   // of AuditRetryNow
 }
 
 // directive is what an operator orders of a subscription.
@@ -102,6 +120,7 @@ type subscription struct {
 	Directive    *eventbus.Directive           `json:"directive,omitempty"`
 	Destinations []eventbus.Directive          `json:"destinations,omitempty"` // directives to single destinations
 	Parked       int64                         `json:"parked"`
+	Orphan       bool                          `json:"orphan,omitempty"`  // deliveries wait, and no bus has the subscription
 	KnownAt      time.Time                     `json:"known_at,omitzero"` // of Options
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,7 +32,7 @@ func openStore(ctx context.Context, at place) (*storeBackend, error) {
 	if err != nil {
 		return nil, err
 	}
-	bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithoutHandlers(), eventbus.WithSlog(slog.New(slog.DiscardHandler)))
+	bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithoutHandlers(), eventbus.WithSlog(slog.DiscardHandler))
 	if err != nil {
 		return nil, errors.Join(err, store.Close(ctx))
 	}
@@ -154,6 +155,58 @@ func (b *storeBackend) checkCount(ctx context.Context, q eventbus.LetterQuery, e
 	return err
 }
 
+// auditPages bounds the pages of the audit that Operations reads.
+const auditPages = 10
+
+// Operations reads the audit: an operation runs in the process that has begun it.
+func (b *storeBackend) Operations(ctx context.Context) ([]operation, error) {
+	var entries []eventbus.AuditEntry
+	for _, action := range []eventbus.AuditAction{
+		eventbus.AuditReplayMatching, eventbus.AuditPurgeMatching, eventbus.AuditImport, eventbus.AuditCancel, eventbus.AuditRetryNow, eventbus.AuditGiveUp,
+	} {
+		q := eventbus.AuditQuery{Action: action, Limit: 1000}
+		for range auditPages {
+			page, err := b.bus.Audit(ctx, q)
+			if err != nil {
+				return nil, err
+			}
+			for i := range page.Entries {
+				if e := &page.Entries[i]; e.Denied == "" && isBulk(e) {
+					entries = append(entries, page.Entries[i])
+				}
+			}
+			if q.Before = page.Next; q.Before == 0 {
+				break
+			}
+		}
+	}
+	slices.SortFunc(entries, func(x, y eventbus.AuditEntry) int { return cmp.Compare(y.Number, x.Number) })
+	return auditedOperations(entries), nil
+}
+
+// isBulk reports whether an entry is of an operation, and not of an action on one event.
+func isBulk(e *eventbus.AuditEntry) bool {
+	return e.Dispatches != nil || e.Action != eventbus.AuditCancel && e.Action != eventbus.AuditRetryNow && e.Action != eventbus.AuditGiveUp
+}
+
+func (b *storeBackend) Operation(ctx context.Context, id string) (operation, error) {
+	all, err := b.Operations(ctx)
+	if err != nil {
+		return operation{}, err
+	}
+	for i := range all {
+		if all[i].ID == id {
+			return all[i], nil
+		}
+	}
+	return operation{}, notFound("'eventbus operations list' shows the ids", "no bulk operation %q in the audit of %s", cutName(id), b.place)
+}
+
+func (b *storeBackend) CancelOperation(context.Context, string, operator) (operation, error) {
+	return operation{}, usage("interrupt that command with Ctrl-C, or with kill -INT; for one that a server runs, give the --url of its admin page",
+		"operations cancel does not work with --store: the operation runs in the command that has begun it")
+}
+
 func staleCount(expect, now int) error {
 	return conflict("run the command again and confirm the new number", "the number of matching letters changed from %d to %d: nothing was done", expect, now)
 }
@@ -181,12 +234,59 @@ func (b *storeBackend) Event(ctx context.Context, id eventbus.EventID) (eventbus
 	return b.bus.Event(ctx, id)
 }
 
+func (b *storeBackend) EventByIdempotencyKey(ctx context.Context, eventType, key string) (eventbus.EventStatus, error) {
+	return b.bus.EventByIdempotencyKey(ctx, eventType, key)
+}
+
 func (b *storeBackend) Dispatches(ctx context.Context, q eventbus.DispatchQuery) (eventbus.DispatchPage, error) {
 	return b.bus.Dispatches(ctx, q)
 }
 
-func (b *storeBackend) Cancel(ctx context.Context, id eventbus.EventID, o operator) error {
-	return b.bus.Cancel(ctx, id, o.options()...)
+func (b *storeBackend) Act(ctx context.Context, id eventbus.EventID, act action, o operator) (eventbus.ActionReport, error) {
+	var opts []eventbus.ActionOption
+	for _, opt := range o.options() {
+		opts = append(opts, opt)
+	}
+	if act.subscription != "" {
+		opts = append(opts, eventbus.OfSubscription(act.subscription))
+	}
+	if act.probe {
+		opts = append(opts, eventbus.Probe())
+	}
+	switch act.verb {
+	case eventbus.AuditRetryNow:
+		return b.bus.RetryNow(ctx, id, opts...)
+	case eventbus.AuditGiveUp:
+		return b.bus.GiveUp(ctx, id, opts...)
+	default:
+		return b.bus.Cancel(ctx, id, opts...)
+	}
+}
+
+func (b *storeBackend) PreviewMatching(ctx context.Context, q eventbus.DispatchQuery) (eventbus.ActionPreview, error) {
+	return b.bus.PreviewMatching(ctx, q)
+}
+
+func (b *storeBackend) ActMatching(ctx context.Context, q eventbus.DispatchQuery, act action, o bulk) (eventbus.ActionsReport, error) {
+	matching := map[eventbus.AuditAction]func(context.Context, eventbus.DispatchQuery, ...eventbus.BulkOption) (eventbus.ActionsReport, error){
+		eventbus.AuditCancel: b.bus.CancelMatching, eventbus.AuditRetryNow: b.bus.RetryNowMatching, eventbus.AuditGiveUp: b.bus.GiveUpMatching,
+	}[act.verb]
+	opts := o.bulkOptions()
+	if act.probe {
+		opts = append(opts, eventbus.Probe())
+	}
+	report, err := matching(ctx, q, append(opts, eventbus.DryRun())...)
+	if err == nil && report.Matched > o.expect {
+		err = staleEvents(o.expect, report.Matched)
+	}
+	if err != nil {
+		return eventbus.ActionsReport{}, err
+	}
+	return matching(ctx, q, opts...)
+}
+
+func staleEvents(expect, now int) error {
+	return conflict("run the command again and confirm the new number", "%s match now, more than %s: nothing was done", plural(now, "event"), count(expect))
 }
 
 // Subscriptions returns the subscriptions of the last catalog in the store, in their order, and then others that
@@ -227,7 +327,11 @@ func (b *storeBackend) Subscriptions(ctx context.Context) (all subscriptions, er
 		return all, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(parked)) {
-		of(name).Parked = parked[name]
+		s := of(name)
+		s.Parked = parked[name]
+		if _, has := catalog.Find(name); !has && !all.Known.IsZero() {
+			s.Orphan = true
+		}
 	}
 	return all, nil
 }

@@ -14,10 +14,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/cmd/eventbus/internal/term"
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/store/sqlite"
+	"github.com/surebus/eventbus/storetest"
 )
 
 // An operation that the operator has confirmed for another number of letters does nothing.
@@ -51,7 +54,7 @@ func TestDescribe(t *testing.T) {
 		&eventbus.ImportError{}:                        exitFailure,
 		&eventbus.OptionError{Option: "By"}:            exitUsage,
 		errors.Join(eventbus.ErrNotFound):              exitNotFound,
-		eventbus.ErrNotScheduled:                       exitConflict,
+		eventbus.ErrSettled:                            exitConflict,
 		context.Canceled:                               exitFailure,
 		&fs.PathError{Err: syscall.EACCES}:             exitFailure,
 		&fs.PathError{Err: syscall.ENOENT}:             exitNotFound,
@@ -70,6 +73,33 @@ func TestDescribe(t *testing.T) {
 	} {
 		require.Equal(t, flag, flagOf(option))
 	}
+}
+
+// A directive whose request the bus does not answer, and that the store does not take back in time, ends with the code of what does not
+// answer. The outcome is unknown.
+func TestExitCodeOfASilentStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		model := storetest.NewModel(storetest.WithFaults(func(_ int, b *driver.Batch) (f storetest.Fault) {
+			if len(b.Unask) > 0 {
+				f.Delay = time.Minute
+			}
+			return f
+		}))
+		holder := model.Open()
+		_, err := holder.Acquire(t.Context(), driver.AcquireQuery{})
+		require.NoError(t, err)
+		store := model.Open()
+		bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithoutHandlers(), eventbus.WithLogger(zap.NewNop()))
+		require.NoError(t, err)
+		f, _, _ := runWith(t, &storeBackend{place{file: "x.db"}, store, bus}, "", "subs", "pause", "mail")
+		require.NotNil(t, f)
+		require.Equal(t, exitConflict, f.code)
+		require.ErrorContains(t, f, "the outcome is unknown: eventbus: store did not answer within 2s")
+		require.Contains(t, f.next, "'eventbus audit'")
+		require.NotErrorIs(t, f, eventbus.ErrNoAnswer, "that says that nothing was done")
+		time.Sleep(time.Minute)
+		require.NoError(t, holder.Close(t.Context()))
+	})
 }
 
 // What a command prints for a shell is one argument there.
@@ -104,7 +134,7 @@ func TestBulkProgress(t *testing.T) {
 		}
 		lines := strings.Split(out.String(), "\r")
 		require.Len(t, lines, 1+10+1)
-		require.Equal(t, "replay [####################] 100% 1,000 of 1,000, 1 failure", lines[11])
-		require.Equal(t, "replay [##------------------]  10% 101 of 1,000", strings.TrimRight(lines[2], " "))
+		require.Equal(t, "replay [####################] 100% 1,000 of 1,000, 1 failure", strings.TrimRight(lines[11], " "))
+		require.Equal(t, "replay [##------------------]  10% 101 of 1,000, about 899ms left", strings.TrimRight(lines[2], " "))
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/admin"
 )
 
 // urlBackend works on a running bus by its admin API.
@@ -21,8 +22,8 @@ type urlBackend struct {
 	*client
 }
 
-func openURL(base string) (*urlBackend, error) {
-	c, err := newClient(base)
+func openURL(base string, with connection) (*urlBackend, error) {
+	c, err := newClient(base, with)
 	if err != nil {
 		return nil, err
 	}
@@ -49,6 +50,7 @@ func letterParameters(q eventbus.LetterQuery) parameters {
 	}
 	p.text("key", q.Key).text("idempotency_key", q.IdempotencyKey).text("metadata_name", q.MetadataName).text("metadata_value", q.MetadataValue).text("error", q.Error)
 	p.time("since", q.Since).time("until", q.Until).time("published_since", q.PublishedSince).time("published_until", q.PublishedUntil)
+	p.flag("replayed", q.Replayed)
 	return p
 }
 
@@ -169,41 +171,46 @@ func (b *urlBackend) Purge(ctx context.Context, id eventbus.LetterID, o operator
 	return b.post(ctx, "/letters/"+id.String()+"/purge", reason{o.why}, &struct{}{})
 }
 
-// operation is a bulk operation that runs in the process of the bus.
-type operation struct {
-	ID           string                 `json:"id"`
-	State        string                 `json:"state"`
-	Done         int                    `json:"done"`
-	Total        int                    `json:"total"`
-	Failed       int                    `json:"failed"`
-	ReplayReport *eventbus.ReplayReport `json:"replay_report"`
-	PurgeReport  *eventbus.PurgeReport  `json:"purge_report"`
-	Error        *apiError              `json:"error"`
-}
-
 // pollInterval is how often the command asks how far an operation is.
 const pollInterval = 200 * time.Millisecond
 
 // operate begins a bulk operation and waits for its end. When ctx ends, it cancels the operation.
-func (b *urlBackend) operate(ctx context.Context, action eventbus.AuditAction, q eventbus.LetterQuery, o bulk) (op operation, err error) {
+func (b *urlBackend) operate(ctx context.Context, r admin.OperationRequest, o bulk) (op operation, err error) {
 	asking := context.WithoutCancel(ctx) // to learn of an operation that has begun, and how far an interrupted one got
-	err = b.post(asking, "/operations", struct {
-		reason
-		Action    eventbus.AuditAction `json:"action"`
-		Query     eventbus.LetterQuery `json:"query"`
-		Expect    int                  `json:"expect"`
-		Rate      float64              `json:"rate,omitempty"`
-		StopAfter int                  `json:"stop_after,omitempty"`
-	}{reason{o.why}, action, q, o.expect, o.rate, o.stopAfter}, &op)
+	r.Expect, r.Rate, r.StopAfter, r.Why = &o.expect, o.rate, o.stopAfter, o.why
+	err = b.post(asking, "/operations", r, &op)
 	switch {
 	case errors.As(err, new(*apiError)):
 		return op, err
 	case err != nil:
-		return op, fmt.Errorf("begin an operation, which may have begun: see 'eventbus audit': %w", err)
+		return op, failed("look before you begin it again: eventbus operations list "+b.Flag(), "begin an operation, which may have begun: %w", err)
 	}
+	if op, err = b.followed(ctx, op, o); err != nil {
+		return op, err
+	}
+	switch {
+	case op.Error != nil:
+		return op, &failure{op.Error.exitCode(), op.Error, op.Error.Remedy}
+	case op.State == stateCancelled && ctx.Err() == nil: // by another operator
+		return op, failed("'eventbus operations show "+shellQuote(op.ID)+"' shows how far it got, and how to go on", "operation %s was cancelled by %q", op.ID, op.CancelledBy)
+	case op.State == stateCancelled:
+		return op, context.Canceled
+	}
+	return op, nil
+}
+
+// followed waits for the end of an operation. When ctx ends, it cancels the operation.
+func (b *urlBackend) followed(ctx context.Context, op operation, o bulk) (operation, error) {
+	asking := context.WithoutCancel(ctx)
 	path := "/operations/" + url.PathEscape(op.ID)
+	lost := func(what string, err error) (operation, error) {
+		return op, failed(fmt.Sprintf("to stop it: eventbus operations cancel %s %s", shellQuote(op.ID), b.Flag()), "%s operation %s, which may go on: %w", what, op.ID, err)
+	}
 	interrupted := ctx.Done()
-	for op.State == "running" {
+	for looks := 0; op.State == stateRunning; looks++ {
+		if o.running != nil && looks == 1 {
+			o.running(op.ID)
+		}
 		if o.progress != nil {
 			o.progress(eventbus.BulkProgress{Matched: op.Total, Done: op.Done, Failures: op.Failed})
 		}
@@ -215,26 +222,49 @@ func (b *urlBackend) operate(ctx context.Context, action eventbus.AuditAction, q
 				err = b.get(asking, path, nil, &op)
 			}
 			if err != nil {
-				return op, fmt.Errorf("cancel operation %s, which may go on: %w", op.ID, err)
+				return lost("cancel", err)
 			}
 			continue
 		case <-time.After(pollInterval):
 		}
 		if err := b.get(asking, path, nil, &op); err != nil {
-			return op, fmt.Errorf("operation %s, which may go on: %w", op.ID, err)
+			return lost("follow", err)
 		}
-	}
-	switch {
-	case op.Error != nil:
-		return op, &failure{op.Error.exitCode(), op.Error, op.Error.Remedy}
-	case op.State == "cancelled":
-		return op, context.Canceled
 	}
 	return op, nil
 }
 
+func (b *urlBackend) Operations(ctx context.Context) (all []operation, err error) {
+	for next := 0; ; {
+		var page struct {
+			Operations []operation `json:"operations"`
+			Next       int         `json:"next"`
+		}
+		p := parameters{}.number("limit", pageLimit).number("offset", int64(next))
+		if err := b.get(ctx, "/operations", url.Values(p), &page); err != nil {
+			return all, err
+		}
+		all = append(all, page.Operations...)
+		if next = page.Next; next == 0 {
+			return all, nil
+		}
+	}
+}
+
+func (b *urlBackend) Operation(ctx context.Context, id string) (op operation, err error) {
+	err = b.get(ctx, "/operations/"+url.PathEscape(id), nil, &op)
+	return op, err
+}
+
+func (b *urlBackend) CancelOperation(ctx context.Context, id string, o operator) (op operation, err error) {
+	if err := b.post(ctx, "/operations/"+url.PathEscape(id)+"/cancel", reason{o.why}, &op); err != nil {
+		return op, err
+	}
+	return b.followed(ctx, op, bulk{})
+}
+
 func (b *urlBackend) ReplayMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (report eventbus.ReplayReport, err error) {
-	op, err := b.operate(ctx, eventbus.AuditReplayMatching, q, o)
+	op, err := b.operate(ctx, admin.OperationRequest{Action: admin.ReplayMatching, Query: q}, o)
 	if op.ReplayReport != nil {
 		report = *op.ReplayReport
 	}
@@ -242,7 +272,7 @@ func (b *urlBackend) ReplayMatching(ctx context.Context, q eventbus.LetterQuery,
 }
 
 func (b *urlBackend) PurgeMatching(ctx context.Context, q eventbus.LetterQuery, o bulk) (report eventbus.PurgeReport, err error) {
-	op, err := b.operate(ctx, eventbus.AuditPurgeMatching, q, o)
+	op, err := b.operate(ctx, admin.OperationRequest{Action: admin.PurgeMatching, Query: q}, o)
 	if op.PurgeReport != nil {
 		report = *op.PurgeReport
 	}
@@ -256,12 +286,18 @@ func (b *urlBackend) Export(ctx context.Context, w io.Writer, q eventbus.LetterQ
 		return report, err
 	}
 	defer answer.Body.Close() //nolint:errcheck // it was only read
+	cutOff := func(err error) error {
+		if ctx.Err() != nil { // an interrupt
+			return ctx.Err()
+		}
+		return failed("run the command again", "the export was cut off after %s: %w", plural(report.Exported, "letter"), err)
+	}
 	in := bufio.NewReaderSize(answer.Body, 64<<10)
 	for {
 		line, err := in.ReadBytes('\n')
 		if len(bytes.TrimSpace(line)) > 0 {
 			if err != nil {
-				return report, failed("run the command again", "the export was cut off after %s: %w", plural(report.Exported, "letter"), err)
+				return report, cutOff(err)
 			}
 			if _, err := w.Write(line); err != nil {
 				return report, err
@@ -276,7 +312,7 @@ func (b *urlBackend) Export(ctx context.Context, w io.Writer, q eventbus.LetterQ
 			return report, nil
 		}
 		if err != nil {
-			return report, failed("run the command again", "the export was cut off after %s: %w", plural(report.Exported, "letter"), err)
+			return report, cutOff(err)
 		}
 	}
 }
@@ -292,23 +328,36 @@ func (b *urlBackend) Import(ctx context.Context, r io.Reader, o operator, _ func
 	return report, err
 }
 
-func (b *urlBackend) Event(ctx context.Context, id eventbus.EventID) (s eventbus.EventStatus, err error) {
+func (b *urlBackend) Event(ctx context.Context, id eventbus.EventID) (eventbus.EventStatus, error) {
+	return b.status(ctx, "/events/"+id.String(), nil)
+}
+
+func (b *urlBackend) EventByIdempotencyKey(ctx context.Context, eventType, key string) (eventbus.EventStatus, error) {
+	return b.status(ctx, "/events", url.Values(parameters{}.text("type", eventType).text("idempotency_key", key)))
+}
+
+// status returns what a path says became of an event.
+func (b *urlBackend) status(ctx context.Context, path string, query url.Values) (s eventbus.EventStatus, err error) {
 	in := struct {
 		*eventbus.EventStatus
 		Letters letters `json:"letters"`
 	}{EventStatus: &s}
-	if err := b.get(ctx, "/events/"+id.String(), nil, &in); err != nil {
+	if err := b.get(ctx, path, query, &in); err != nil {
 		return s, err
 	}
 	s.Letters, err = in.Letters.decode()
 	return s, err
 }
 
+func dispatchParameters(q eventbus.DispatchQuery) parameters {
+	p := parameters{}
+	return p.text("state", string(q.State)).text("type", q.Type).text("subscription", q.Subscription).text("key", q.Key).text("idempotency_key", q.IdempotencyKey).
+		text("destination", q.Destination).text("error", q.Error).time("published_until", q.PublishedUntil)
+}
+
 func (b *urlBackend) Dispatches(ctx context.Context, q eventbus.DispatchQuery) (all eventbus.DispatchPage, err error) {
 	for left := q.Limit; ; {
-		p := parameters{}
-		p.text("state", string(q.State)).text("type", q.Type).text("subscription", q.Subscription).text("key", q.Key).
-			text("idempotency_key", q.IdempotencyKey).text("after", q.After).number("limit", int64(min(left, pageLimit)))
+		p := dispatchParameters(q).text("after", q.After).number("limit", int64(min(left, pageLimit)))
 		var page eventbus.DispatchPage
 		if err := b.get(ctx, "/dispatches", url.Values(p), &page); err != nil {
 			return all, err
@@ -321,8 +370,28 @@ func (b *urlBackend) Dispatches(ctx context.Context, q eventbus.DispatchQuery) (
 	}
 }
 
-func (b *urlBackend) Cancel(ctx context.Context, id eventbus.EventID, o operator) error {
-	return b.post(ctx, "/events/"+id.String()+"/cancel", reason{o.why}, &struct{}{})
+func (b *urlBackend) Act(ctx context.Context, id eventbus.EventID, act action, o operator) (report eventbus.ActionReport, err error) {
+	path := map[eventbus.AuditAction]string{eventbus.AuditCancel: "/cancel", eventbus.AuditRetryNow: "/retry", eventbus.AuditGiveUp: "/give-up"}[act.verb]
+	err = b.post(ctx, "/events/"+id.String()+path, admin.EventRequest{Why: o.why, Subscription: act.subscription, Probe: act.probe}, &report)
+	if refused := (*apiError)(nil); errors.As(err, &refused) && refused.Report != nil {
+		report = *refused.Report
+	}
+	report.Event = id // a server of an earlier version has no report
+	return report, err
+}
+
+func (b *urlBackend) PreviewMatching(ctx context.Context, q eventbus.DispatchQuery) (p eventbus.ActionPreview, err error) {
+	err = b.get(ctx, "/dispatches/preview", url.Values(dispatchParameters(q)), &p)
+	return p, err
+}
+
+func (b *urlBackend) ActMatching(ctx context.Context, q eventbus.DispatchQuery, act action, o bulk) (report eventbus.ActionsReport, err error) {
+	op, err := b.operate(ctx, admin.OperationRequest{Action: bulkActionOf(act.verb), Dispatches: &q, Probe: act.probe}, o)
+	report.Matched = op.Total
+	if op.ActionsReport != nil {
+		report = *op.ActionsReport
+	}
+	return report, err
 }
 
 func (b *urlBackend) Subscriptions(ctx context.Context) (all subscriptions, err error) {
@@ -345,6 +414,31 @@ func (b *urlBackend) Subscriptions(ctx context.Context) (all subscriptions, err 
 			all.List = append(all.List, s)
 		}
 		if next = page.Next; next == 0 {
+			break
+		}
+	}
+	orphans, err := b.orphans(ctx)
+	for _, o := range orphans {
+		all.List = append(all.List, subscription{Subscription: o.Subscription, Parked: o.Parked, Orphan: true})
+	}
+	return all, err
+}
+
+// orphans returns the names without a subscription. A server of an earlier version does not know them.
+func (b *urlBackend) orphans(ctx context.Context) (all []admin.Orphan, err error) {
+	const most = 10_000 // the largest page of this list
+	for next := 0; ; {
+		var page admin.OrphanPage
+		p := parameters{}.number("limit", most).number("offset", int64(next))
+		err := b.get(ctx, "/orphans", url.Values(p), &page)
+		if unknown := (*apiError)(nil); errors.As(err, &unknown) && unknown.Code == "not_found" {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Orphans...)
+		if next = page.Next; next == 0 {
 			return all, nil
 		}
 	}
@@ -359,9 +453,9 @@ func (b *urlBackend) Direct(ctx context.Context, name string, d directive, o ope
 	}{reason{o.why}, d.until, d.destination}, &struct{}{})
 }
 
-// Retire needs the store: the pages of a bus have no such action.
-func (b *urlBackend) Retire(context.Context, string, bool, operator) (eventbus.RetireReport, error) {
-	return eventbus.RetireReport{}, usage("use --store, also while the bus runs", "subs retire does not work with --url")
+func (b *urlBackend) Retire(ctx context.Context, name string, drop bool, o operator) (report eventbus.RetireReport, err error) {
+	err = b.post(ctx, "/subscriptions/"+url.PathEscape(name)+"/retire", admin.RetireRequest{Drop: drop, Why: o.why}, &report)
+	return report, err
 }
 
 func (b *urlBackend) Audit(ctx context.Context, q eventbus.AuditQuery) (all eventbus.AuditPage, err error) {

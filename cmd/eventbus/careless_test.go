@@ -82,7 +82,7 @@ func TestZ11_NoEditOfARedactedPayload(t *testing.T) {
 	require.NoError(t, err)
 	server := httptest.NewServer(h)
 	defer server.Close()
-	b, err := openURL(server.URL)
+	b, err := openURL(server.URL, connection{})
 	require.NoError(t, err)
 	for id, complete := range map[string]bool{"01940000-0000-7000-8000-000000000001": false, "01940000-0000-7000-8000-000000000002": true} {
 		parsed, err := eventbus.ParseLetterID(id)
@@ -122,7 +122,7 @@ func operationServer(t *testing.T, begin, cancel func(http.ResponseWriter)) *url
 		}
 	}))
 	t.Cleanup(server.Close)
-	b, err := openURL(server.URL)
+	b, err := openURL(server.URL, connection{})
 	require.NoError(t, err)
 	return b
 }

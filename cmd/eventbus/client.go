@@ -13,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/surebus/eventbus"
 )
 
 // client speaks to the admin API of a running bus.
@@ -20,6 +22,8 @@ type client struct {
 	base string // without a slash at the end, and without credentials
 	http *http.Client
 	auth string // of the Authorization header, or ""
+
+	header http.Header // of --header and EVENTBUS_HEADERS
 }
 
 // requestTimeout bounds a request that is not a stream.
@@ -28,7 +32,7 @@ const requestTimeout = 60 * time.Second
 // maxAnswer bounds an answer that is not a stream.
 const maxAnswer = 256 << 20
 
-func newClient(base string) (*client, error) {
+func newClient(base string, with connection) (*client, error) {
 	const next = "give the address of the admin page, such as --url https://shop.example/admin"
 	u, err := url.Parse(base)
 	if err != nil {
@@ -47,11 +51,26 @@ func newClient(base string) (*client, error) {
 	if c.auth, err = credentials(); err != nil {
 		return nil, err
 	}
-	if c.auth != "" && u.Scheme == "http" && !isLoopback(u.Hostname()) {
-		return nil, usage("use https, or a tunnel such as ssh -L 8080:localhost:8080 "+u.Hostname(), "http://%s would send the credentials unencrypted", u.Host)
+	if c.header, err = with.header(); err != nil {
+		return nil, err
+	}
+	settings, err := with.tls()
+	switch plain := u.Scheme == "http"; {
+	case err != nil:
+		return nil, err
+	case c.auth != "" && c.header.Get("Authorization") != "":
+		return nil, usage("unset one of them", "EVENTBUS_HEADERS has Authorization, and EVENTBUS_TOKEN or EVENTBUS_USER is set")
+	case (c.auth != "" || len(c.header) > 0) && plain && !isLoopback(u.Hostname()):
+		what := "credentials"
+		if c.auth == "" {
+			what = "headers"
+		}
+		return nil, usage("use https, or a tunnel such as ssh -L 8080:localhost:8080 "+u.Hostname(), "http://%s would send the %s unencrypted", u.Host, what)
+	case plain && settings != nil:
+		return nil, usage("use https", "--client-cert, --client-key and --ca need https, and the URL is http")
 	}
 	c.http = &http.Client{
-		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: requestTimeout},
+		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, ResponseHeaderTimeout: requestTimeout, TLSClientConfig: settings, ForceAttemptHTTP2: true},
 		// A redirect could carry the credentials elsewhere, or turn a POST into a GET.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -91,6 +110,8 @@ type apiError struct {
 	Message   string `json:"message"`
 	Remedy    string `json:"remedy"`
 	RequestID string `json:"request_id"`
+
+	Report *eventbus.ActionReport `json:"report"` // of nothing_done
 }
 
 func (e *apiError) Error() string {
@@ -111,7 +132,7 @@ func (e *apiError) exitCode() int {
 		return exitUsage
 	case "not_found":
 		return exitNotFound
-	case "conflict", "stale_count", "no_subscription":
+	case "conflict", "stale_count", "no_subscription", "settled", "nothing_done":
 		return exitConflict
 	}
 	return exitFailure
@@ -136,6 +157,9 @@ func (c *client) do(ctx context.Context, method, path string, query url.Values, 
 	if c.auth != "" {
 		r.Header.Set("Authorization", c.auth)
 	}
+	for name, values := range c.header {
+		r.Header[name] = values
+	}
 	answer, err := c.http.Do(r)
 	if err != nil {
 		var wrapped *url.Error
@@ -145,7 +169,7 @@ func (c *client) do(ctx context.Context, method, path string, query url.Values, 
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, failed("check the URL and that the program runs", "%s: %w", c.base, err)
+		return nil, failed(connectNext(err), "%s: %w", c.base, err)
 	}
 	if answer.StatusCode/100 == 2 {
 		return answer, nil
@@ -166,9 +190,9 @@ func (c *client) refusal(answer *http.Response) error {
 		return &failure{e.Error.exitCode(), e.Error, e.Error.Remedy}
 	}
 	if location := answer.Header.Get("Location"); location != "" {
-		return failed("give that address as --url, if you trust it", "%s redirects to %s", c.base, location)
+		return failed("give that address as --url, if you trust it; for a login before the page, see EVENTBUS_HEADERS and --client-cert in 'eventbus help environment'", "%s redirects to %s", c.base, location)
 	}
-	return failed("check that the URL is that of the admin page, with its prefix", "%s answers %s, and not as the admin API", c.base, answer.Status)
+	return failed("check that the URL is that of the admin page, with its prefix; for a login before it, see EVENTBUS_HEADERS and --client-cert in 'eventbus help environment'", "%s answers %s, and not as the admin API", c.base, answer.Status)
 }
 
 // get reads a JSON answer.

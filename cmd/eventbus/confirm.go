@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -20,11 +21,25 @@ func (a *app) confirm(ctx context.Context, yes bool, what string, n int) error {
 	if !isTerminal(a.in) {
 		return usage("check with --dry-run, then add --yes", "no confirmation: the input is not a terminal")
 	}
-	want, question := "y", fmt.Sprintf("%s? [y/N] ", what)
 	if n > typedAbove {
-		want = fmt.Sprint(n)
-		question = fmt.Sprintf("%s? Type the number %s to confirm: ", what, want)
+		return a.ask(ctx, fmt.Sprintf("%s? Type the number %d to confirm: ", what, n), fmt.Sprint(n))
 	}
+	return a.ask(ctx, fmt.Sprintf("%s? [y/N] ", what), "y", "yes")
+}
+
+// confirmName asks the operator to type a name to confirm.
+func (a *app) confirmName(ctx context.Context, yes bool, what, name string) error {
+	if yes {
+		return nil
+	}
+	if !isTerminal(a.in) {
+		return usage("check with --dry-run, then add --yes", "no confirmation: the input is not a terminal")
+	}
+	return a.ask(ctx, what+"? Type the name to confirm: ", strings.ToLower(strings.TrimSpace(name)))
+}
+
+// ask asks a question until one of some answers, in lower case, or anything else.
+func (a *app) ask(ctx context.Context, question string, want ...string) error {
 	a.notef("%s", question)
 	answers := make(chan string, 1)
 	go func() { // it ends with the process if there is no answer
@@ -38,7 +53,7 @@ func (a *app) confirm(ctx context.Context, yes bool, what string, n int) error {
 		a.notef("\n")
 		return failed("run the command again to confirm", "interrupted: nothing was done")
 	}
-	if answer != want && (want != "y" || answer != "yes") {
+	if !slices.Contains(want, answer) {
 		return usage("run the command again to confirm", "not confirmed: nothing was done")
 	}
 	return nil

@@ -30,7 +30,6 @@ Without a filter, it lists all letters. Payloads are hidden unless --payload is
 given with --json and --store.`,
 		Example: `  eventbus dlq list --type 'order.*' --since 2h
   eventbus dlq list --fingerprint 5d41402abc4b2a76b9719d911017c592 --json`,
-		Args: cobra.NoArgs,
 	}
 	filterFlags(c, &q)
 	c.Flags().IntVar(&q.Limit, "limit", 100, "`NUMBER` of letters, at most 10000")
@@ -65,6 +64,7 @@ given with --json and --store.`,
 			return err
 		}
 		a.noteLetters(page)
+		a.noteNearest(ctx, b, q.Subscription, page.Total)
 		return nil
 	})
 }
@@ -105,7 +105,6 @@ func (a *app) dlqGroups() *cobra.Command {
 
 Letters of a group died at the same subscription with the same error, apart from
 numbers. Give the fingerprint of a group to --fingerprint of the other commands.`,
-		Args: cobra.NoArgs,
 	}
 	filterFlags(c, &q)
 	c.Flags().IntVar(&limit, "limit", 100, "`NUMBER` of groups, 0 for all")
@@ -135,6 +134,7 @@ numbers. Give the fingerprint of a group to --fingerprint of the other commands.
 			letters += groups[i].Count
 		}
 		a.notef("%s of %s, %s\n", count(len(groups)), plural(all, "group"), plural(letters, "letter"))
+		a.noteNearest(ctx, b, q.Subscription, all)
 		return nil
 	})
 }
@@ -142,7 +142,7 @@ numbers. Give the fingerprint of a group to --fingerprint of the other commands.
 func (a *app) groupTable(groups []eventbus.LetterGroup) error {
 	t := term.NewTable(
 		term.Column{Name: "LETTERS", Right: true}, term.Column{Name: "FINGERPRINT"}, term.Column{Name: "SUBSCRIPTION", Min: 12},
-		term.Column{Name: "FIRST", Drop: true}, term.Column{Name: "LAST", Drop: true}, term.Column{Name: "CLASS", Min: 8, Drop: true}, term.Column{Name: "MESSAGE", Min: 10},
+		term.Column{Name: "FIRST", Drop: true}, term.Column{Name: "LAST", Drop: true}, term.Column{Name: "CLASS", Min: 8, Drop: true}, term.Column{Name: "MESSAGE", Min: 40, Wrap: true},
 	)
 	for _, g := range groups {
 		t.Add(count(g.Count), g.Fingerprint, g.Subscription, timeText(g.First), timeText(g.Last), g.Class, g.Message)
@@ -155,7 +155,6 @@ func (a *app) dlqShow() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show ID",
 		Short: "Show the story of a dead letter",
-		Args:  cobra.ExactArgs(1),
 	}
 	c.Flags().BoolVar(&payload, "payload", false, "show the payload")
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
@@ -217,6 +216,7 @@ func (a *app) showLetter(l *eventbus.DeadLetter, payload bool) {
 	}
 	field("attempts", count(l.Attempts))
 	field("replays", number(l.Replays))
+	a.showReplays(l.ReplayLog)
 	field("succeeded", strings.Join(l.Succeeded, ", "))
 	field("not reached", strings.Join(l.NotReached, ", "))
 	field("fingerprint", l.Fingerprint)
@@ -239,6 +239,23 @@ func (a *app) showLetter(l *eventbus.DeadLetter, payload bool) {
 			a.printf("  (%s left out)\n", plural(l.FailuresOmitted, "failure"))
 		}
 		a.showFailure(&l.Failures[i])
+	}
+}
+
+// showReplays prints the replays of an event, oldest first.
+func (a *app) showReplays(log []eventbus.LetterReplay) {
+	for _, r := range log {
+		text := timeText(r.At)
+		if r.By != "" {
+			text += " by " + r.By
+		}
+		switch {
+		case r.Edited:
+			text += ", edited"
+		case !r.Bulk.IsZero():
+			text += ", in bulk since " + timeText(r.Bulk)
+		}
+		a.printf("%-13s %s, letter %s\n", "replayed", term.Escape(text), r.Letter)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -115,9 +116,6 @@ func (bc *bulkCommand) run(ctx context.Context, b backend, args []string) error 
 	case isEmpty(bc.q) && !bc.q.All:
 		return usage("give ids, a filter such as --type, or --all for all letters", "no letters are selected")
 	}
-	if bc.q.Until.IsZero() {
-		bc.q.Until = time.Now().UTC() // later letters are not in the set
-	}
 	return bc.matching(ctx, b)
 }
 
@@ -149,7 +147,10 @@ func (bc *bulkCommand) ids(ctx context.Context, b backend, args []string) error 
 	for i, id := range ids {
 		err := ctx.Err()
 		if err == nil {
-			err = bc.one(ctx, b, id, bc.app.operator())
+			err = bc.one(context.WithoutCancel(ctx), b, id, bc.app.operator()) // what has begun ends
+		}
+		if err != nil && isInterrupted(ctx, err) {
+			return bc.interrupted(i, len(ids), fmt.Sprintf("eventbus dlq %s %s %s", bc.verb, b.Flag(), strings.Join(args[i:], " ")))
 		}
 		if err != nil {
 			if i > 0 {
@@ -179,8 +180,11 @@ func (bc *bulkCommand) dryRunOf(n int) error {
 // matching processes the letters that match the filter.
 func (bc *bulkCommand) matching(ctx context.Context, b backend) error {
 	a := bc.app
-	preview, err := b.Preview(ctx, bc.q)
-	if err != nil {
+	preview, err := bc.fix(ctx, b)
+	switch {
+	case err != nil && isInterrupted(ctx, err):
+		return bc.interrupted(0, 0, bc.resume(b))
+	case err != nil:
 		return err
 	}
 	if !a.json {
@@ -194,29 +198,75 @@ func (bc *bulkCommand) matching(ctx context.Context, b backend) error {
 			return a.printJSON(bc.nothing)
 		}
 		a.printf("no letter matches: nothing to %s\n", bc.verb)
+		a.noteNearest(ctx, b, bc.q.Subscription, 0)
 		return nil
 	}
 	if err := a.confirm(ctx, bc.yes, fmt.Sprintf("%s %s", bc.verb, plural(preview.Matched, "letter")), preview.Matched); err != nil {
 		return err
 	}
+	if ctx.Err() != nil {
+		return bc.interrupted(0, preview.Matched, bc.resume(b))
+	}
 	o := bulk{operator: a.operator(), rate: bc.rate, stopAfter: bc.stopAfter, expect: preview.Matched}
-	progress, end := a.bulkProgress(bc.verb)
-	o.progress = progress
 	if _, offline := b.(*storeBackend); offline && bc.stopAfter > 0 {
 		a.notef("note: the handlers run in another process, so --stop-after-failures counts only letters that could not be replayed; --url counts failed handlers too\n")
+	}
+	progress, end := a.bulkProgress(bc.verb)
+	o.progress = progress
+	o.running = func(id string) {
+		end()
+		a.notef("the operation runs in the process of the bus; to stop it from elsewhere: eventbus operations cancel %s %s\n", term.Escape(shellQuote(id)), b.Flag())
 	}
 	report, err := bc.many(ctx, b, bc.q, o)
 	end()
 	return bc.ended(ctx, b, report, err)
 }
 
+// fix returns the preview of the set, and fixes the set by the last death of a letter in it: letters that die later do not
+// belong to it. The clock of this host may differ from the one of the bus.
+func (bc *bulkCommand) fix(ctx context.Context, b backend) (eventbus.ReplayPreview, error) {
+	end := bc.app.step("looking for the letters")
+	defer end()
+	p, err := b.Preview(ctx, bc.q)
+	if err == nil && p.Matched > 0 && (bc.q.Until.IsZero() || bc.q.Until.After(time.Now())) {
+		bc.q.Until = p.Newest
+	}
+	return p, err
+}
+
+// resume returns the command line that processes the letters that are left.
+func (bc *bulkCommand) resume(b backend) string {
+	return resumeLine(bc.verb, b, bc.q, bc.rate, bc.stopAfter)
+}
+
+// interrupted returns the error of an interrupt after done letters of a number, which is 0 if it is not known.
+func (bc *bulkCommand) interrupted(done, of int, resume string) error {
+	switch {
+	case done == 0:
+		return failed("to begin again: "+resume, "interrupted: nothing was %s yet", bc.past)
+	default:
+		return failed("to continue: "+resume, "interrupted: %s left", plural(of-done, "letter"))
+	}
+}
+
 // bulkProgress returns a function that draws the progress of an operation, and one that removes the line at its end.
-// The first is nil if the error output is no terminal.
+// The first is nil if the error output is no terminal. Until there is progress, the line says that the set is being fixed.
 func (a *app) bulkProgress(verb string) (progress func(eventbus.BulkProgress), end func()) {
 	if line := a.progress(); line != nil {
+		line.Draw(verb + ": fixing the set…")
 		return bulkProgress(line, verb), line.End
 	}
 	return nil, func() {}
+}
+
+// step draws a line for what takes long without progress, on a terminal. end removes it.
+func (a *app) step(what string) (end func()) {
+	line := a.progress()
+	if line == nil {
+		return func() {}
+	}
+	line.Draw(what + "…")
+	return line.End
 }
 
 // bulkProgress returns a function that draws the progress, at most ten times a second. Without Matched, the number
@@ -224,9 +274,13 @@ func (a *app) bulkProgress(verb string) (progress func(eventbus.BulkProgress), e
 func bulkProgress(line *term.Progress, verb string) func(eventbus.BulkProgress) {
 	const every = 100 * time.Millisecond
 	const bar = 20
-	var drawn time.Time
+	var drawn, began time.Time
+	before := 0 // letters when the first report came
 	return func(p eventbus.BulkProgress) {
 		now := time.Now()
+		if began.IsZero() {
+			began, before = now, p.Done
+		}
 		if now.Sub(drawn) < every && (p.Done < p.Matched || p.Matched == 0) {
 			return
 		}
@@ -238,6 +292,9 @@ func bulkProgress(line *term.Progress, verb string) func(eventbus.BulkProgress) 
 		if p.Failures > 0 {
 			text += fmt.Sprintf(", %s", plural(p.Failures, "failure"))
 		}
+		if done, left := p.Done-before, p.Matched-p.Done; done > 0 && left > 0 {
+			text += fmt.Sprintf(", about %s left", duration(time.Duration(float64(now.Sub(began))/float64(done)*float64(left))))
+		}
 		line.Draw(text)
 	}
 }
@@ -246,7 +303,10 @@ func bulkProgress(line *term.Progress, verb string) func(eventbus.BulkProgress) 
 func (bc *bulkCommand) ended(ctx context.Context, b backend, r bulkReport, err error) error {
 	a := bc.app
 	interrupted := isInterrupted(ctx, err)
-	if err != nil && !interrupted && r.matched == 0 {
+	switch {
+	case err != nil && interrupted && r.done+r.gone+len(r.stayed) == 0:
+		return bc.interrupted(0, r.matched, bc.resume(b))
+	case err != nil && r.matched == 0:
 		return err
 	}
 	if a.json {
@@ -275,16 +335,10 @@ func (bc *bulkCommand) ended(ctx context.Context, b backend, r bulkReport, err e
 		a.notef("%s stayed: %s\n", s.ID, term.Escape(s.Error))
 	}
 	left := r.matched - r.done - r.gone - len(r.stayed)
-	resume := fmt.Sprintf("eventbus dlq %s %s%s", bc.verb, b.Flag(), filterArgs(bc.q))
-	if bc.rate != 0 {
-		resume += fmt.Sprintf(" --rate %g", bc.rate)
-	}
-	if bc.stopAfter != 0 {
-		resume += fmt.Sprintf(" --stop-after-failures %d", bc.stopAfter)
-	}
+	resume := bc.resume(b)
 	switch {
 	case interrupted:
-		return failed("to continue: "+resume, "interrupted: %s left", plural(left, "letter"))
+		return bc.interrupted(r.matched-left, r.matched, resume)
 	case err != nil && left == 0: // of a purge: the payloads are not erased yet
 		return err
 	case err != nil:

@@ -29,7 +29,6 @@ It opens the payload in your editor, shows the difference, asks, and replays the
 event with the new payload. If the event dies again, the letter has both.`,
 		Example: `  eventbus dlq edit 0196f3a4-7c00-7000-8000-000000000001
   jq .amount=4200 < payload.json | eventbus dlq edit ID --payload-file - --yes`,
-		Args: cobra.ExactArgs(1),
 	}
 	c.Flags().StringVar(&file, "payload-file", "", "`FILE` with the new payload, - for the standard input, instead of the editor")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")

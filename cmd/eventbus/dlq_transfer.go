@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"unicode/utf8"
@@ -21,7 +22,7 @@ import (
 
 func (a *app) dlqExport() *cobra.Command {
 	var q eventbus.LetterQuery
-	var output, format string
+	var output string
 	c := &cobra.Command{
 		Use:   "export",
 		Short: "Write dead letters as JSON lines or CSV, oldest first",
@@ -31,32 +32,59 @@ Both have the payloads. 'dlq import' reads JSON lines. In CSV, a text that a
 spreadsheet would take for a formula begins with an apostrophe.`,
 		Example: `  eventbus dlq export --type 'order.*' --output letters.jsonl
   eventbus dlq export --format csv > letters.csv`,
-		Args: cobra.NoArgs,
 	}
 	filterFlags(c, &q)
 	c.Flags().StringVar(&output, "output", "", "`FILE` to make, readable by you only; the standard output without it")
-	c.Flags().StringVar(&format, "format", "jsonl", "`FORMAT`: jsonl or csv")
-	completeFlag(c, "format", "jsonl", "csv")
+	format := "jsonl"
+	choiceFlag(c, &format, "format", "`FORMAT`", []string{"jsonl", "csv"})
 	return a.with(c, func(ctx context.Context, b backend, _ []string) error {
-		if format != "jsonl" && format != "csv" {
-			return usage("give jsonl or csv", "--format %q is unknown", format)
-		}
 		if output == "" {
 			return a.export(ctx, b, a.out, q, format)
 		}
-		f, err := os.OpenFile(output, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-		if err != nil {
-			return err
-		}
-		err = a.export(ctx, b, f, q, format)
-		if err == nil {
-			err = f.Sync()
-		}
-		if err = errors.Join(err, f.Close()); err != nil {
-			err = errors.Join(err, os.Remove(output)) // a part would look like the whole
-		}
-		return err
+		return a.exportFile(ctx, b, output, q, format)
 	})
+}
+
+// exportFile makes a file with the letters. Until it is complete, it has another name: a part would look like the whole, also
+// after the process was killed.
+func (a *app) exportFile(ctx context.Context, b backend, output string, q eventbus.LetterQuery, format string) error {
+	if _, err := os.Lstat(output); err == nil {
+		return &fs.PathError{Op: "make", Path: output, Err: fs.ErrExist}
+	}
+	part := output + ".part"
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return conflict("remove it if no export runs", "%s exists: it is of an export that still runs, or was killed", part)
+	case err != nil:
+		return err
+	}
+	err = a.export(ctx, b, f, q, format)
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = rename(part, output)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(part))
+	}
+	return err
+}
+
+// rename renames a file, unless another one has the new name.
+func rename(from, to string) error {
+	switch err := os.Link(from, to); {
+	case err == nil:
+		return os.Remove(from)
+	case errors.Is(err, fs.ErrExist):
+		return err
+	}
+	if _, err := os.Lstat(to); err == nil { // of a file system without links
+		return &fs.PathError{Op: "make", Path: to, Err: fs.ErrExist}
+	}
+	return os.Rename(from, to)
 }
 
 func (a *app) export(ctx context.Context, b backend, w io.Writer, q eventbus.LetterQuery, format string) error {
@@ -78,6 +106,12 @@ func (a *app) export(ctx context.Context, b backend, w io.Writer, q eventbus.Let
 		err = errors.Join(err, table.out.Error())
 	}
 	err = errors.Join(err, buffered.Flush())
+	if isInterrupted(ctx, err) {
+		if report.Exported == 0 {
+			return failed("run the command again", "interrupted: nothing was exported yet")
+		}
+		return failed("run the command again, from the beginning", "interrupted: %s of %s were exported", count(report.Exported), plural(report.Matched, "letter"))
+	}
 	a.notef("exported %s of %s", count(report.Exported), plural(report.Matched, "letter"))
 	if report.Gone > 0 {
 		a.notef(", %s gone meanwhile", count(report.Gone))
@@ -188,7 +222,6 @@ func (a *app) dlqImport() *cobra.Command {
 It reads the whole file, or the standard input without one, before it adds a
 letter. It skips letters that are there already, so an import can be repeated:
 after an error, the same import continues where it stopped.`,
-		Args: cobra.MaximumNArgs(1),
 	}
 	a.operatorFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
@@ -207,9 +240,14 @@ after an error, the same import continues where it stopped.`,
 			defer f.Close() //nolint:errcheck // it was only read
 			in = f
 		}
+		letters := newInterruptible(ctx, in)
+		defer letters.stop()
 		progress, end := a.bulkProgress("import")
-		report, err := b.Import(ctx, in, a.operator(), progress)
+		report, err := b.Import(ctx, letters, a.operator(), progress)
 		end()
+		if isInterrupted(ctx, err) {
+			return interruptedImport(b, letters, report)
+		}
 		if err != nil {
 			return err
 		}

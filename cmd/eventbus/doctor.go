@@ -20,7 +20,6 @@ dead rows, the lag of replicas, connections, and who has the lease.
 
 It changes nothing. The role sees all of it with pg_monitor. The exit code is 1 if there
 is a warning. 'eventbus verify' looks at the store itself.`,
-		Args: cobra.NoArgs,
 	}
 	return a.command(c, func(ctx context.Context, _ []string) error {
 		at, err := a.storePlace("doctor")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -10,8 +11,8 @@ import (
 )
 
 func (a *app) eventsCommand() *cobra.Command {
-	c := &cobra.Command{Use: "events", Short: "Find events, list those that have not settled, cancel scheduled ones"}
-	c.AddCommand(a.eventsShow(), a.eventsList(), a.eventsCancel())
+	c := &cobra.Command{Use: "events", Short: "Find events, and cancel, retry or give up those that have not settled"}
+	c.AddCommand(a.eventsShow(), a.eventsList(), a.eventsCancel(), a.eventsRetry(), a.eventsGiveUp())
 	return group(c)
 }
 
@@ -24,40 +25,82 @@ func eventID(text string) (eventbus.EventID, error) {
 }
 
 func (a *app) eventsShow() *cobra.Command {
+	var key, eventType string
 	c := &cobra.Command{
-		Use:   "show ID",
-		Short: "Show where an event is, and its dead letters",
-		Args:  cobra.ExactArgs(1),
+		Use:   "show [ID]",
+		Short: "Show where an event is, or what became of it, and its dead letters",
+		Long: `Show where an event is, or what became of it: for each delivery that has ended, how,
+where and when, and by whom it was replayed. The bus knows the last 10,000 events
+of its process. The exit code is 0 also when the event has settled.
+
+Name the event by its id, or by its type and its idempotency key. The --key of other
+commands is another one: that by which a bus keeps the order of events.`,
+		Example: `  eventbus events show 01a22a60-0b5a-7453-9e3c-a03e56beeb0d
+  eventbus events show --type order.placed --idempotency-key checkout-17`,
 	}
+	c.Flags().StringVar(&key, "idempotency-key", "", "idempotency `KEY` of the event, with --type")
+	c.Flags().StringVar(&eventType, "type", "", "`TYPE` of the event, without wildcards, for --idempotency-key")
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
+		s, err := namedEvent(ctx, b, args, eventType, key)
+		if err != nil {
+			return err
+		}
+		if len(args) == 0 && !a.json {
+			a.printf("event %s\n", s.ID)
+		}
+		return a.showEvent(&s)
+	})
+}
+
+// namedEvent returns the event that has an id, or an idempotency key.
+func namedEvent(ctx context.Context, b backend, args []string, eventType, key string) (s eventbus.EventStatus, err error) {
+	const next = "give the ID, or --type and --idempotency-key"
+	switch {
+	case len(args) > 0 && eventType+key != "":
+		return s, usage(next, "an id and an idempotency key are given")
+	case len(args) > 0:
 		id, err := eventID(args[0])
 		if err != nil {
-			return err
+			return s, err
 		}
-		s, err := b.Event(ctx, id)
-		if err != nil {
-			return err
+		return b.Event(ctx, id)
+	case key == "" && eventType == "":
+		return s, usage(next, "no event is named")
+	case key == "" || eventType == "":
+		return s, usage("give both: a key is that of one event of its type", "--type or --idempotency-key is missing")
+	}
+	if s, err = b.EventByIdempotencyKey(ctx, eventType, key); errors.Is(err, eventbus.ErrUnknownEvent) {
+		err = notFound("check both; a key is known for a while, and then only while its event has not settled or is a dead letter",
+			"no event of the type %s is known by the idempotency key %s", cutName(eventType), cutName(key))
+	}
+	return s, err
+}
+
+// showEvent prints what became of an event.
+func (a *app) showEvent(s *eventbus.EventStatus) error {
+	if a.json {
+		for i := range s.Letters.Letters {
+			s.Letters.Letters[i] = withoutPayload(s.Letters.Letters[i])
 		}
-		if a.json {
-			for i := range s.Letters.Letters {
-				s.Letters.Letters[i] = withoutPayload(s.Letters.Letters[i])
-			}
-			return a.printJSON(s)
-		}
-		if s.IsSettled() && len(s.Letters.Letters) == 0 {
-			a.printf("event %s has settled: it was handled, unrouted, dropped or cancelled, or its letters were purged\n", id)
-			return nil
-		}
-		if len(s.Dispatches) > 0 {
-			if err := a.dispatchTable(s.Dispatches); err != nil {
-				return err
-			}
-		}
-		if len(s.Letters.Letters) > 0 {
-			return a.letterTable(s.Letters.Letters)
-		}
+		return a.printJSON(s)
+	}
+	if len(s.Dispatches)+len(s.Letters.Letters)+len(s.Settled) == 0 {
+		a.printf("event %s has settled: it was handled, unrouted, dropped or cancelled, or its letters were purged\n", s.ID)
 		return nil
-	})
+	}
+	a.showReplays(s.Replays)
+	for i := range s.Settled {
+		a.printf("%s\n", term.Escape(s.Settled[i].String()))
+	}
+	if len(s.Dispatches) > 0 {
+		if err := a.dispatchTable(s.Dispatches); err != nil {
+			return err
+		}
+	}
+	if len(s.Letters.Letters) > 0 {
+		return a.letterTable(s.Letters.Letters)
+	}
+	return nil
 }
 
 func (a *app) eventsList() *cobra.Command {
@@ -71,15 +114,10 @@ With --store, a dispatch that a handler works on counts as queued. Events that t
 bus has not taken in are counted, not listed: 'eventbus events show' finds them.`,
 		Example: `  eventbus events list --state scheduled
   eventbus events list --subscription mail --state parked`,
-		Args: cobra.NoArgs,
 	}
 	f := c.Flags()
-	f.StringVar((*string)(&q.State), "state", "", "`STATE`: queued, running, waiting, scheduled or parked")
-	completeFlag(c, "state", "queued", "running", "waiting", "scheduled", "parked")
-	f.StringVar(&q.Type, "type", "", "`PATTERN` of the event type, such as 'order.*'")
+	dispatchFlags(c, &q)
 	f.StringVar(&q.Subscription, "subscription", "", "`NAME` of a subscription that is to handle the event")
-	f.StringVar(&q.Key, "key", "", "`KEY` of the event")
-	f.StringVar(&q.IdempotencyKey, "idempotency-key", "", "idempotency `KEY` of the event")
 	f.IntVar(&q.Limit, "limit", 100, "`NUMBER` of dispatches, at most 10000")
 	f.StringVar(&q.After, "after", "", "`TEXT` from which the previous page says that the next one begins")
 	return a.with(c, func(ctx context.Context, b backend, _ []string) error {
@@ -106,6 +144,7 @@ bus has not taken in are counted, not listed: 'eventbus events show' finds them.
 			a.notef("; not taken in by the bus yet: %s", plural(n, "event"))
 		}
 		a.notef("\n")
+		a.noteNearest(ctx, b, q.Subscription, len(page.Dispatches))
 		return nil
 	})
 }
@@ -140,30 +179,4 @@ func (a *app) dispatchTable(list []eventbus.DispatchInfo) error {
 		t.Add(d.Event.String(), timeText(d.Published), d.Type, d.Key, state, d.Subscription, count(d.Attempts), timeText(d.Due))
 	}
 	return a.printTable(t)
-}
-
-func (a *app) eventsCancel() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "cancel ID",
-		Short: "Cancel a scheduled event that is not due yet",
-		Args:  cobra.ExactArgs(1),
-	}
-	a.operatorFlags(c)
-	return a.with(c, func(ctx context.Context, b backend, args []string) error {
-		if err := a.checkOperator(b); err != nil {
-			return err
-		}
-		id, err := eventID(args[0])
-		if err != nil {
-			return err
-		}
-		if err := b.Cancel(ctx, id, a.operator()); err != nil {
-			return err
-		}
-		if a.json {
-			return a.printJSON(map[string]any{"event_id": id, "action": "cancel"})
-		}
-		a.printf("cancelled %s\n", id)
-		return nil
-	})
 }

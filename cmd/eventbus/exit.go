@@ -33,7 +33,7 @@ const exitCodes = `The command ends with one of these codes:
   2  usage: an unknown flag, a missing or invalid argument, no confirmation
   3  not found: no such letter, event, subscription or file
   4  conflict: the state changed meanwhile, another process holds the file, or the
-     process that runs the bus does not answer
+     process that runs the bus, or the store, does not answer in time
   5  damaged: the file is damaged, or is not a store
 `
 
@@ -72,9 +72,10 @@ var known = []struct {
 	{eventbus.ErrNotErased, exitFailure, "the letters are purged; end long reads of the file, such as a backup: the next checkpoint erases the payloads"},
 	{eventbus.ErrNotFound, exitNotFound, "the letter may have been replayed or purged: see 'eventbus audit' and 'eventbus dlq list'"},
 	{eventbus.ErrUnknownEvent, exitNotFound, "check the id: an event that was handled leaves the bus after a while"},
-	{eventbus.ErrNotScheduled, exitConflict, "'eventbus events show ID' shows what became of the event"},
+	{eventbus.ErrSettled, exitConflict, "'eventbus events show ID' shows what became of the event"},
+	{eventbus.ErrNothingDone, exitConflict, "'eventbus events show ID' shows where the event is"},
 	{eventbus.ErrNoSubscription, exitConflict, "'eventbus subs list' shows the subscriptions"},
-	{eventbus.ErrNameInUse, exitConflict, "end the process that has the name, or deploy it without the subscription; a killed standby counts for up to an hour"},
+	{eventbus.ErrNameInUse, exitConflict, "look whether its deployment is right; to retire the name, end that process or deploy it without the subscription; a killed standby counts for up to an hour"},
 	{eventbus.ErrCircuitDisabled, exitConflict, "'eventbus subs pause NAME' holds the deliveries without a circuit"},
 	{eventbus.ErrNoAnswer, exitConflict, "look whether the program that runs the bus is stopped or hangs: it keeps the lease until its process ends"},
 	{eventbus.ErrNoCatalog, exitNotFound, "start the program that runs the bus once, or use --url"},
@@ -96,8 +97,8 @@ var known = []struct {
 	{syscall.EROFS, exitFailure, "the file system is read-only: copy the file with its -wal to another one"},
 	{fs.ErrNotExist, exitNotFound, "check the path"},
 	{fs.ErrExist, exitConflict, "give another path: the command overwrites no file"},
-	{context.DeadlineExceeded, exitFailure, "try again"},
-	{context.Canceled, exitFailure, "run the command again to continue"},
+	{context.DeadlineExceeded, exitConflict, "look whether the program that runs the bus, or the disk or the server of the store, hangs; 'eventbus audit' shows what was done"},
+	{context.Canceled, exitFailure, "run the command again"},
 }
 
 // describe returns an error with its exit code and what to do next. began is whether the command has begun:
@@ -133,6 +134,9 @@ func describe(err error, began bool) *failure {
 	case errors.As(err, &path):
 		return &failure{exitFailure, err, "give another path"}
 	}
+	if errors.Is(err, context.Canceled) {
+		err = interruptError{err}
+	}
 	for _, k := range known {
 		if errors.Is(err, k.err) {
 			return &failure{k.code, err, k.next}
@@ -140,6 +144,12 @@ func describe(err error, began bool) *failure {
 	}
 	return &failure{exitFailure, err, "run the command again; if it fails again, 'eventbus verify' checks the store"}
 }
+
+// interruptError is an interrupt of a command that has nothing more to say about it.
+type interruptError struct{ error }
+
+func (e interruptError) Error() string { return "interrupted" }
+func (e interruptError) Unwrap() error { return e.error }
 
 // flagOf returns the flag for an option of the Go API, such as --metadata-name for
 // LetterQuery.MetadataName.

@@ -16,7 +16,6 @@ func (a *app) explainCommand() *cobra.Command {
 
 With --store, the subscriptions are those that the last bus had when it wrote
 them to the file. The states of circuits are not known then.`,
-		Args: cobra.ExactArgs(1),
 	}
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
 		plan, err := b.Explain(ctx, args[0])

@@ -16,7 +16,7 @@ func filterFlags(c *cobra.Command, q *eventbus.LetterQuery) {
 	f := c.Flags()
 	f.StringVar(&q.Type, "type", "", "`PATTERN` of the event type, such as 'order.*'")
 	f.StringVar(&q.Subscription, "subscription", "", "`NAME` of the subscription at which the letter died")
-	f.StringVar((*string)(&q.Reason), "reason", "", "`REASON` of the death: "+strings.Join(reasonNames(), ", "))
+	choiceFlag(c, &q.Reason, "reason", "`REASON` of the death", reasonNames())
 	f.StringVar(&q.Fingerprint, "fingerprint", "", "`GROUP` of the letter, see 'eventbus dlq groups'")
 	f.TextVar(&q.Event, "event", eventbus.EventID{}, "`ID` of the event")
 	f.StringVar(&q.Key, "key", "", "`KEY` of the event")
@@ -28,8 +28,8 @@ func filterFlags(c *cobra.Command, q *eventbus.LetterQuery) {
 	timeFlag(f, &q.Until, "until", "died at or before `TIME`")
 	timeFlag(f, &q.PublishedSince, "published-since", "published at or after `TIME`")
 	timeFlag(f, &q.PublishedUntil, "published-until", "published at or before `TIME`")
+	f.BoolVar(&q.Replayed, "replayed", false, "of events that were replayed before they died")
 	f.Lookup("event").DefValue = ""
-	completeFlag(c, "reason", reasonNames()...)
 }
 
 func reasonNames() (all []string) {
@@ -37,13 +37,6 @@ func reasonNames() (all []string) {
 		all = append(all, string(r))
 	}
 	return all
-}
-
-// completeFlag makes the shell complete the values of a flag.
-func completeFlag(c *cobra.Command, flag string, values ...string) {
-	if err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // the flag does not exist
-	}
 }
 
 func timeFlag(f *pflag.FlagSet, t *time.Time, name, help string) {
@@ -127,6 +120,48 @@ func filterArgs(q eventbus.LetterQuery) string {
 	when("until", q.Until)
 	when("published-since", q.PublishedSince)
 	when("published-until", q.PublishedUntil)
+	if q.Replayed {
+		b.WriteString(" --replayed")
+	}
+	return b.String()
+}
+
+// dispatchFlags adds a flag for each field of a DispatchQuery that selects dispatches, but the subscription.
+func dispatchFlags(c *cobra.Command, q *eventbus.DispatchQuery) {
+	f := c.Flags()
+	choiceFlag(c, &q.State, "state", "`STATE`", []string{"queued", "running", "waiting", "scheduled", "parked"})
+	f.StringVar(&q.Type, "type", "", "`PATTERN` of the event type, such as 'order.*'")
+	f.StringVar(&q.Destination, "destination", "", "`NAME` of the destination of the next delivery")
+	f.StringVar(&q.Key, "key", "", "`KEY` of the event")
+	f.StringVar(&q.IdempotencyKey, "idempotency-key", "", "idempotency `KEY` of the event")
+	f.StringVar(&q.Error, "error", "", "`TEXT` in the last error")
+	timeFlag(f, &q.PublishedUntil, "published-until", "published at or before `TIME`: 2026-11-25T03:00:00Z, 2026-11-25, or 2h for two hours ago")
+}
+
+// dispatchArgs returns the flags that select the same events, for a command line that is printed.
+func dispatchArgs(q eventbus.DispatchQuery) string {
+	var b strings.Builder
+	if q.All {
+		b.WriteString(" --all")
+	}
+	until := ""
+	if !q.PublishedUntil.IsZero() {
+		until = q.PublishedUntil.UTC().Format(time.RFC3339Nano)
+	}
+	for _, f := range []struct{ name, value string }{
+		{"state", string(q.State)},
+		{"type", q.Type},
+		{"subscription", q.Subscription},
+		{"destination", q.Destination},
+		{"key", q.Key},
+		{"idempotency-key", q.IdempotencyKey},
+		{"error", q.Error},
+		{"published-until", until},
+	} {
+		if f.value != "" {
+			fmt.Fprintf(&b, " --%s %s", f.name, shellQuote(f.value))
+		}
+	}
 	return b.String()
 }
 

@@ -122,6 +122,9 @@ func payloadText(payload any) string {
 	return "base64 " + base64.StdEncoding.EncodeToString(b)
 }
 
+// cutName shortens a text of the user for a message.
+func cutName(s string) string { return term.Cut(s, 80) }
+
 // indent puts a prefix before each line of a text.
 func indent(text, prefix string) string {
 	return prefix + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+prefix)

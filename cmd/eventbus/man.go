@@ -13,7 +13,6 @@ func (a *app) manCommand() *cobra.Command {
 		Use:     "man DIRECTORY",
 		Short:   "Write the man pages to a directory",
 		Example: `  eventbus man /usr/local/share/man/man1`,
-		Args:    cobra.ExactArgs(1),
 	}
 	return a.command(c, func(_ context.Context, args []string) error {
 		if err := os.MkdirAll(args[0], 0o755); err != nil {

@@ -7,6 +7,9 @@ import (
 // open opens the backend that the flags or the environment select. A flag has precedence.
 func (a *app) open(ctx context.Context) (backend, error) {
 	const next = "give --store STORE or --url URL, or set EVENTBUS_STORE or EVENTBUS_URL; see 'eventbus help environment'"
+	if a.opened != nil {
+		return a.opened, nil
+	}
 	store, url := a.store, a.url
 	if store == "" && url == "" {
 		store, url = env("EVENTBUS_STORE"), env("EVENTBUS_URL")
@@ -15,7 +18,7 @@ func (a *app) open(ctx context.Context) (backend, error) {
 	case store != "" && url != "":
 		return nil, usage(next, "a store and a URL are given: the command works on one of them")
 	case url != "":
-		return openURL(url)
+		return openURL(url, a.connection())
 	case store != "":
 		at, err := a.place(store)
 		if err != nil {

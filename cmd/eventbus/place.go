@@ -23,6 +23,9 @@ const defaultSchema = "eventbus"
 
 // place reads --store and --schema.
 func (a *app) place(store string) (place, error) {
+	if err := a.connect.check(); err != nil {
+		return place{}, err
+	}
 	schema := a.schema
 	if schema == "" {
 		schema = env("EVENTBUS_SCHEMA")

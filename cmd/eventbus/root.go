@@ -23,12 +23,15 @@ type app struct {
 	out, err io.Writer
 
 	store, url string
-	schema     string // of a store on a server
+	schema     string     // of a store on a server
+	connect    connection // its flags
 	json       bool
 	by, why    string
 	byGiven    bool
 
 	began bool // a command's own function runs
+
+	opened backend // what open returns, in tests; nil otherwise
 }
 
 const environment = `The command reads these variables:
@@ -39,6 +42,10 @@ const environment = `The command reads these variables:
   EVENTBUS_TOKEN     the token for --url
   EVENTBUS_USER      the user for --url, with
   EVENTBUS_PASSWORD  the password
+  EVENTBUS_HEADERS   headers for --url, such as those of a company login: one a
+                     line, 'Name: value'. --header replaces those of its name
+  EVENTBUS_CLIENT_CERT, EVENTBUS_CLIENT_KEY, EVENTBUS_CA
+                     the defaults of --client-cert, --client-key and --ca
   PGHOST, PGUSER,    what a postgres:// URL leaves out, as for psql; PGPASSWORD or
   PGSERVICE ...      the file ~/.pgpass have the password
   EDITOR             the editor of 'dlq edit'; VISUAL has precedence
@@ -46,7 +53,7 @@ const environment = `The command reads these variables:
   USER               the default of --by
 
 No flag takes a password or a token, because other users of the machine see the
-arguments of a process.
+arguments of a process. Give --header no secret: use EVENTBUS_HEADERS.
 `
 
 func (a *app) root() *cobra.Command {
@@ -69,12 +76,14 @@ the bus runs or not. --url speaks to the admin API of a running bus.`,
 	flags.StringVar(&a.store, "store", "", "`STORE`: a file, or postgres://USER@HOST/DATABASE (EVENTBUS_STORE)")
 	flags.StringVar(&a.schema, "schema", "", "`SCHEMA` of a store on a server; eventbus by default (EVENTBUS_SCHEMA)")
 	flags.StringVar(&a.url, "url", "", "`URL` of the admin page of a running bus (EVENTBUS_URL)")
+	flags.StringArrayVar(&a.connect.headers, "header", nil, "`HEADER` for --url, 'Name: value'; may be repeated (EVENTBUS_HEADERS)")
+	flags.StringVar(&a.connect.cert, "client-cert", "", "`FILE` with a client certificate for --url, as PEM (EVENTBUS_CLIENT_CERT)")
+	flags.StringVar(&a.connect.key, "client-key", "", "`FILE` with its private key (EVENTBUS_CLIENT_KEY)")
+	flags.StringVar(&a.connect.ca, "ca", "", "`FILE` with the authority of the server's certificate, as PEM (EVENTBUS_CA)")
 	flags.BoolVar(&a.json, "json", false, "print JSON, one object a line")
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usage(fmt.Sprintf("see '%s --help'", c.CommandPath()), "%w", err)
-	})
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
-		a.dlqCommand(), a.eventsCommand(), a.subsCommand(), a.explainCommand(), a.statsCommand(), a.auditCommand(),
+		a.dlqCommand(), a.operationsCommand(), a.eventsCommand(), a.subsCommand(), a.explainCommand(), a.statsCommand(), a.auditCommand(),
 		a.verifyCommand(), a.doctorCommand(), a.backupCommand(), a.serveCommand(), a.manCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "The exit codes", Long: exitCodes},
 		&cobra.Command{Use: "environment", Short: "The environment variables", Long: environment},
@@ -92,13 +101,14 @@ func group(c *cobra.Command) *cobra.Command {
 			_ = c.Help() // it writes to the standard output
 			return nil
 		}
-		return usage(fmt.Sprintf("see '%s --help'", c.CommandPath()), "unknown command %q for %q", args[0], c.CommandPath())
+		return unknownCommand(c, args[0])
 	}
 	return c
 }
 
 // command adds a function to a command.
 func (a *app) command(c *cobra.Command, f func(ctx context.Context, args []string) error) *cobra.Command {
+	c.Args = arguments(c.Use)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		a.began = true
 		if flag := c.Flag("by"); flag != nil {
@@ -199,7 +209,8 @@ func (a *app) progress() *term.Progress {
 	return term.NewProgress(a.err)
 }
 
-// isInterrupted reports whether Ctrl-C ended an operation.
+// isInterrupted reports whether Ctrl-C ended an operation. A failure has its own text, such as that of a lost connection to a
+// server that may go on.
 func isInterrupted(ctx context.Context, err error) bool {
-	return errors.Is(err, context.Canceled) || err != nil && ctx.Err() != nil
+	return err != nil && !errors.As(err, new(*failure)) && (errors.Is(err, context.Canceled) || ctx.Err() != nil)
 }

@@ -45,6 +45,8 @@ var scriptCommands = map[string]func(*testscript.TestScript, bool, []string){
 	"lines":          countLines,
 	"mode":           fileMode,
 	"interrupt":      interrupt,
+	"killwhen":       killWhen,
+	"operation":      newestOperation,
 	"together":       together,
 	"sum":            sum,
 	"waitfor":        waitFor,
@@ -109,13 +111,27 @@ func countLines(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// interrupt runs the command, sends it a signal once a replay is in the audit, and checks its exit code:
+// interrupt runs the command, sends it a signal once its operation is in the audit, and checks its exit code:
 // interrupt SIGNAL CODE ARG...
 func interrupt(ts *testscript.TestScript, _ bool, args []string) {
-	script := `"$@" & pid=$!
-until eventbus audit --json | grep -q replay_matching; do kill -0 $pid || exit 1; done
+	script := `before=$(eventbus audit --json 2>/dev/null | wc -l); "$@" & pid=$!
+until test $(eventbus audit --json 2>/dev/null | wc -l) -gt $before; do kill -0 $pid || exit 1; done
 kill -` + args[0] + ` $pid; wait $pid; test $? = ` + args[1]
 	ts.Check(ts.Exec("/bin/bash", append([]string{"-c", script, "sh", "eventbus"}, args[2:]...)...))
+}
+
+// killWhen runs the command, and kills it once a file exists: killwhen FILE ARG...
+func killWhen(ts *testscript.TestScript, _ bool, args []string) {
+	script := `file=$1; shift; "$@" & pid=$!
+until test -s $file; do kill -0 $pid || exit 1; done
+kill -KILL $pid; wait $pid; test $? = 137`
+	ts.Check(ts.Exec("/bin/bash", append([]string{"-c", script, "sh", args[0], "eventbus"}, args[1:]...)...))
+}
+
+// newestOperation sets ID to that of the newest operation in the output of the last command: operation.
+func newestOperation(ts *testscript.TestScript, _ bool, _ []string) {
+	id, _, _ := strings.Cut(strings.SplitN(ts.ReadFile("stdout"), "\n", 3)[1], " ")
+	ts.Setenv("ID", id)
 }
 
 // together runs a command twice at the same time, each into a file: together FILE FILE ARG...

@@ -24,7 +24,7 @@ import (
 // call runs the command in this process.
 func call(t *testing.T, args ...string) (code int, out, errOut string) {
 	t.Helper()
-	for _, name := range []string{"EVENTBUS_STORE", "EVENTBUS_URL", "EVENTBUS_TOKEN", "EVENTBUS_USER", "EVENTBUS_PASSWORD"} {
+	for _, name := range []string{"EVENTBUS_STORE", "EVENTBUS_URL", "EVENTBUS_TOKEN", "EVENTBUS_USER", "EVENTBUS_PASSWORD", "EVENTBUS_HEADERS", "EVENTBUS_CLIENT_CERT", "EVENTBUS_CLIENT_KEY", "EVENTBUS_CA"} {
 		if os.Getenv(name) == "" {
 			t.Setenv(name, "")
 		}
@@ -34,13 +34,19 @@ func call(t *testing.T, args ...string) (code int, out, errOut string) {
 	return code, o.String(), e.String()
 }
 
+// makeFile makes an empty store.
+func makeFile(t *testing.T, path string) {
+	t.Helper()
+	s, err := sqlite.Open(t.Context(), path)
+	require.NoError(t, err)
+	require.NoError(t, s.Close(t.Context()))
+}
+
 // newStore makes a store with the letters of a file of testdata.
 func newStore(t *testing.T, letters string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.db")
-	s, err := sqlite.Open(t.Context(), path)
-	require.NoError(t, err)
-	require.NoError(t, s.Close(t.Context()))
+	makeFile(t, path)
 	code, _, errOut := call(t, "dlq", "import", "--store", path, filepath.Join("testdata", letters))
 	require.Zero(t, code, errOut)
 	return path

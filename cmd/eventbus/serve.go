@@ -30,7 +30,6 @@ may, and the audit names them as --by says.
 The command listens on this host only. To serve others, put a proxy with TLS
 before it, and give --host the name that browsers show.`,
 		Example: `  EVENTBUS_USER=anna EVENTBUS_PASSWORD=... eventbus serve --store events.db`,
-		Args:    cobra.NoArgs,
 	}
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8080", "`ADDRESS` of this host and port; port 0 takes a free one")
 	c.Flags().StringSliceVar(&hosts, "host", nil, "further host `NAME` under which browsers reach the page")

@@ -19,7 +19,6 @@ func (a *app) statsCommand() *cobra.Command {
 With --store, the counts are those of the file: by state, whether the bus runs
 or not. Incoming events are those that the bus has not taken in. With --url, they
 are those of the running process.`,
-		Args: cobra.NoArgs,
 	}
 	c.Flags().BoolVar(&watch, "watch", false, "show rates as they change, until Ctrl-C; needs --url")
 	return a.with(c, func(ctx context.Context, b backend, _ []string) error {

@@ -17,8 +17,8 @@ import (
 func (a *app) subsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "subs",
-		Short: "List subscriptions; pause, resume, hold, trip and reset them",
-		Long: `List subscriptions; pause, resume, hold, trip and reset them.
+		Short: "List subscriptions; pause, resume, hold, trip, reset and retire them",
+		Long: `List subscriptions; pause, resume, hold, trip, reset and retire them.
 
 With --store, the command shows the subscriptions that the last bus wrote to the
 file, and its age. It knows circuits and latency with --url only. A running bus
@@ -37,7 +37,7 @@ carries out a directive to the file within 250 ms. Otherwise the next bus does.`
 }
 
 func (a *app) subsList() *cobra.Command {
-	c := &cobra.Command{Use: "list", Short: "List the subscriptions", Args: cobra.NoArgs}
+	c := &cobra.Command{Use: "list", Short: "List the subscriptions"}
 	return a.with(c, func(ctx context.Context, b backend, _ []string) error {
 		all, err := b.Subscriptions(ctx)
 		if err != nil {
@@ -57,8 +57,22 @@ func (a *app) subsList() *cobra.Command {
 			a.notef(", %s", all.asOf())
 		}
 		a.notef("\n")
+		a.noteOrphans(all)
 		return nil
 	})
+}
+
+// noteOrphans says what can be done about names without a subscription.
+func (a *app) noteOrphans(all subscriptions) {
+	n := 0
+	for i := range all.List {
+		if all.List[i].Orphan {
+			n++
+		}
+	}
+	if n > 0 {
+		a.notef("without a subscription: %s; deploy it, use Formerly, or end it: eventbus subs retire NAME\n", plural(n, "name"))
+	}
 }
 
 // asOf describes when the subscriptions were written to the file, and by which bus.
@@ -85,6 +99,10 @@ func (a *app) subscriptionTable(all subscriptions) error {
 	)
 	for _, s := range all.List {
 		m := s.Metrics
+		if m == nil { // an orphan
+			t.Add(s.Subscription, "missing", "", "", "", "", count(s.Parked))
+			continue
+		}
 		t.Add(s.Subscription, m.Circuit.String(), string(m.ShutBy), count(m.Successes), count(m.Failures), count(m.Running), count(m.Parked()),
 			duration(m.Latency.P50), duration(m.Latency.P99), directiveText(s.Directive), m.LastError)
 	}
@@ -130,7 +148,7 @@ func directiveText(o *eventbus.Directive) string {
 }
 
 func (a *app) subsShow() *cobra.Command {
-	c := &cobra.Command{Use: "show NAME", Short: "Show a subscription", Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: "show NAME", Short: "Show a subscription"}
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
 		all, err := b.Subscriptions(ctx)
 		if err != nil {
@@ -138,7 +156,7 @@ func (a *app) subsShow() *cobra.Command {
 		}
 		i := slices.IndexFunc(all.List, func(s subscription) bool { return s.Subscription == args[0] })
 		if i < 0 {
-			return notFound("'eventbus subs list' shows the names", "no subscription %q in %s", args[0], b.Where())
+			return named(ctx, b, args[0], notFound("'eventbus subs list' shows the names", "no subscription %q in %s", cutName(args[0]), b.Where()))
 		}
 		s := &all.List[i]
 		if a.json {
@@ -154,7 +172,10 @@ func (a *app) subsShow() *cobra.Command {
 
 // patternText returns the pattern, and whether it is of dead letters.
 func (s *subscription) patternText() string {
-	if s.DeadLetters {
+	switch {
+	case s.Orphan:
+		return "(missing)"
+	case s.DeadLetters:
 		return s.Pattern + " (dead letters)"
 	}
 	return s.Pattern
@@ -221,7 +242,8 @@ func (a *app) showSubscription(s *subscription) {
 
 // destinationText describes a destination that is not well.
 func destinationText(m *eventbus.DestinationMetrics) string {
-	text := fmt.Sprintf("%s  circuit %s, held %s, throttled %s, snoozed %s", m.Destination, m.Circuit, count(m.Held), count(m.Throttled), count(m.Snoozed))
+	text := fmt.Sprintf("%s  circuit %s, %s of %s calls failed, held %s, throttled %s, snoozed %s",
+		m.Destination, m.Circuit, count(m.Failures), count(m.Calls()), count(m.Held), count(m.Throttled), count(m.Snoozed))
 	if m.ShutBy != "" {
 		text += ", shut by " + string(m.ShutBy)
 	}
@@ -235,7 +257,7 @@ func destinationText(m *eventbus.DestinationMetrics) string {
 }
 
 func (a *app) subsDirective(use, short string, action eventbus.AuditAction, past string) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: cobra.ExactArgs(strings.Count(use, " "))}
+	c := &cobra.Command{Use: use, Short: short}
 	if action == eventbus.AuditHoldUntil {
 		c.Long = short + ".\n\nTIME is a time such as 2026-11-25T06:00:00Z, or a duration from now such as 90m."
 	}
@@ -256,7 +278,7 @@ func (a *app) subsDirective(use, short string, action eventbus.AuditAction, past
 			return err
 		}
 		if err := b.Direct(ctx, args[0], o, a.operator()); err != nil {
-			return err
+			return named(ctx, b, args[0], err)
 		}
 		if a.json {
 			return a.printJSON(struct {
@@ -280,17 +302,20 @@ func (a *app) subsDirective(use, short string, action eventbus.AuditAction, past
 }
 
 func (a *app) subsRetire() *cobra.Command {
-	drop := false
+	var drop, yes, dryRun bool
 	c := &cobra.Command{
-		Use: "retire NAME", Short: "End the name of a subscription that no bus has any more", Args: cobra.ExactArgs(1),
+		Use: "retire NAME", Short: "End the name of a subscription that no bus has any more",
 		Long: `End the name of a subscription that no bus has any more.
 
-The deliveries that the store has for it become dead letters with the reason
-unsubscribed, or are dropped with --drop. The command ends with code 4 while a
-live bus has a subscription of the name; a killed standby counts as live for up
-to an hour. If no bus runs, the next one ends the deliveries. It needs --store.`,
+Its deliveries become dead letters with the reason unsubscribed, or are dropped with
+--drop: those that wait now, and those for later when they are due. The command shows
+the number and asks for the name. It ends with code 4 while a live bus has a
+subscription of the name; a killed standby counts as live for up to an hour. If no
+bus runs, the next one ends the deliveries.`,
 	}
 	c.Flags().BoolVar(&drop, "drop", false, "drop the deliveries, without dead letters")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "show what would end, and change nothing")
 	a.operatorFlags(c)
 	return a.with(c, func(ctx context.Context, b backend, args []string) error {
 		if err := a.checkOperator(b); err != nil {
@@ -299,10 +324,22 @@ to an hour. If no bus runs, the next one ends the deliveries. It needs --store.`
 		if err := checkName(args[0]); err != nil {
 			return err
 		}
+		parked, err := waiting(ctx, b, args[0])
+		if err != nil {
+			return err
+		}
+		if dryRun {
+			return a.dryRetire(args[0], parked, drop)
+		}
+		if err := a.confirmName(ctx, yes, retirement(args[0], parked, drop), args[0]); err != nil {
+			return err
+		}
 		report, err := b.Retire(ctx, args[0], drop, a.operator())
 		switch {
+		case isInterrupted(ctx, err):
+			return failed("'eventbus audit --action retire' shows whether it began, and the outcome", "interrupted: if the name is retired, the bus goes on without this command")
 		case err != nil:
-			return err
+			return named(ctx, b, args[0], err)
 		case a.json:
 			return a.printJSON(report)
 		case report.Left:
@@ -312,6 +349,41 @@ to an hour. If no bus runs, the next one ends the deliveries. It needs --store.`
 		}
 		return nil
 	})
+}
+
+// retirement describes what retiring a name does.
+func retirement(name string, parked int64, drop bool) string {
+	deliveries := count(parked) + " waiting deliveries"
+	if parked == 1 {
+		deliveries = "1 waiting delivery"
+	}
+	outcome := "become dead letters"
+	if drop {
+		outcome = "are dropped"
+	}
+	return fmt.Sprintf("retire %s: %s, and those for later, %s", term.Escape(name), deliveries, outcome)
+}
+
+func (a *app) dryRetire(name string, parked int64, drop bool) error {
+	if a.json {
+		return a.printJSON(map[string]any{"dry_run": true, "subscription": name, "parked": parked, "drop": drop})
+	}
+	a.printf("dry run: would %s\n", retirement(name, parked, drop))
+	return nil
+}
+
+// waiting returns the number of deliveries that wait for a subscription.
+func waiting(ctx context.Context, b backend, name string) (int64, error) {
+	all, err := b.Subscriptions(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for i := range all.List {
+		if all.List[i].Subscription == name {
+			return all.List[i].Parked, nil
+		}
+	}
+	return 0, nil
 }
 
 // checkName refuses a name that no subscription can have.

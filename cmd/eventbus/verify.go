@@ -27,7 +27,6 @@ that a bus cannot decode.
 
 It reads the whole store and changes nothing. A bus may use it meanwhile. The exit
 code is 5 if the store is damaged.`,
-		Args: cobra.NoArgs,
 	}
 	return a.command(c, func(ctx context.Context, _ []string) error {
 		at, err := a.storePlace("verify")
@@ -224,7 +223,6 @@ func (a *app) backupCommand() *cobra.Command {
 To restore it, stop the program, move the store and its files -wal, -shm and
 -lease away, and copy the backup to the path of the store. Events that were
 handled after the backup are handled again.`,
-		Args: cobra.ExactArgs(1),
 	}
 	return a.command(c, func(ctx context.Context, args []string) error {
 		path, err := a.storePath("backup", "back up a store on a server with the server's tools: pg_dump --schema, or pg_basebackup")

@@ -50,7 +50,7 @@ func (j *Job[W]) Weight() int {
 	if b == nil {
 		return j.Work.Weight()
 	}
-	n := RowWeight * (len(b.Remember) + len(b.Forget) + len(b.ForgetSettled) + len(b.Take) + len(b.Withdraw) + len(b.Accept) + len(b.Cancel) + len(b.New) +
+	n := RowWeight * (len(b.Remember) + len(b.Forget) + len(b.ForgetSettled) + len(b.Take) + len(b.Withdraw) + len(b.Accept) + len(b.New) +
 		len(b.Update) + len(b.Delete) + len(b.Bury) + len(b.Leave) + len(b.Ask) + len(b.Unask) + len(b.Answer))
 	for _, r := range b.New {
 		n += len(r.Payload) + len(r.Metadata) + len(r.Replay) + len(r.Progress)

@@ -25,10 +25,12 @@ func (s *Selection) Visit(l *driver.Letter) bool {
 	default:
 		s.IDs = append(s.IDs, l.ID)
 	}
-	if s.Total == driver.MaxTotal && !s.Query.ExactTotal {
+	switch {
+	case s.Query.NoTotal:
+	case s.Total == driver.MaxTotal && !s.Query.ExactTotal:
 		s.TotalIsMore = true
-	} else {
+	default:
 		s.Total++
 	}
-	return !(s.IsMore && s.TotalIsMore)
+	return !(s.IsMore && (s.TotalIsMore || s.Query.NoTotal))
 }

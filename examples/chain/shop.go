@@ -60,7 +60,7 @@ func runShop(ctx context.Context, file string) (err error) {
 	if err != nil {
 		return err
 	}
-	quiet := slog.New(slog.DiscardHandler) // handlers fail on purpose
+	quiet := slog.DiscardHandler // handlers fail on purpose
 	bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithStandby(), eventbus.WithSlog(quiet), eventbus.WithConcurrency(16),
 		eventbus.WithRetry(eventbus.BaseDelay(20*time.Millisecond)), eventbus.WithCircuit(eventbus.NoCircuit()))
 	if err != nil {

@@ -191,6 +191,17 @@ func (c *Circuit) Admits(now int64, fresh bool) (most int, again int64) {
 	return 1, 0
 }
 
+// ProbeNow lets the next delivery probe now, whenever the circuit was opened. It returns false if one probes already.
+func (c *Circuit) ProbeNow(now int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.probe != nil {
+		return false
+	}
+	c.openUntil, c.freshFrom = min(c.openUntil, now), min(c.freshFrom, now)
+	return true
+}
+
 // Trip opens the circuit, regardless of its counts. It ignores the outcomes of running handlers,
 // which belong to an earlier generation.
 func (c *Circuit) Trip(now int64) Change {

@@ -139,6 +139,10 @@ func TestD13_ADeadDestinationHoldsNoOther(t *testing.T) {
 		require.Equal(t, "dead", dead.Destination)
 		require.Equal(t, eventbus.CircuitOpen, dead.Circuit)
 		require.Equal(t, eventbus.ParkCircuit, dead.ShutBy)
+		require.EqualValues(t, s.callsTo("dead"), dead.Failures)
+		require.Equal(t, m.Failures, dead.Failures, "the others succeeded")
+		require.Zero(t, dead.Successes)
+		require.InDelta(t, 1, dead.FailureRate(), 0)
 		require.Equal(t, dead.Held, m.Held)
 		require.Positive(t, dead.Held)
 		require.Equal(t, int64(1), m.CircuitOpens)
@@ -271,7 +275,7 @@ func TestD13_CallsThatHang(t *testing.T) {
 		require.Equal(t, 2, m.Abandoned)
 		require.EqualValues(t, 1, m.Successes)
 		require.Equal(t, []eventbus.DestinationMetrics{{
-			Destination: "hangs", Circuit: eventbus.CircuitDisabled, Held: 2, ShutBy: eventbus.ParkHung, Abandoned: 2, Hung: true,
+			Destination: "hangs", Failures: 2, Circuit: eventbus.CircuitDisabled, Held: 2, ShutBy: eventbus.ParkHung, Abandoned: 2, Hung: true,
 		}}, m.Destinations.List)
 
 		for i := range 18 {

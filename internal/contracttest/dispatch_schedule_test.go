@@ -2,7 +2,6 @@ package contracttest
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -67,7 +66,7 @@ func TestD7_WaitingForAnEventForLater(t *testing.T) {
 			id := eventbus.NewEventID()
 			go func() {
 				time.Sleep(time.Second)
-				if err := bus.Cancel(t.Context(), id); err != nil {
+				if err := cancelEvent(t.Context(), bus, id); err != nil {
 					panic(err)
 				}
 			}()
@@ -80,7 +79,7 @@ func TestD7_WaitingForAnEventForLater(t *testing.T) {
 			r, err = bus.PublishAndWait(ctx, "x", nil, eventbus.After(time.Minute))
 			cancel()
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.NoError(t, bus.Cancel(t.Context(), r.ID))
+			require.NoError(t, cancelEvent(t.Context(), bus, r.ID))
 
 			// A shutdown leaves it.
 			got := make(chan error, 1)
@@ -125,7 +124,7 @@ func TestSchedule_DueExactlyAndNotBefore(t *testing.T) {
 	})
 }
 
-func TestSchedule_WhatIsDueNowIsNotScheduled(t *testing.T) {
+func TestSchedule_WhatIsDueNowIsQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _ := newBus(t)
 		mustSubscribe(t, bus, "*", ok)
@@ -134,7 +133,9 @@ func TestSchedule_WhatIsDueNowIsNotScheduled(t *testing.T) {
 			eventbus.At(time.Now().Add(-time.Hour)), eventbus.At(time.Unix(0, 0)), eventbus.At(time.Date(-290000, 1, 1, 0, 0, 0, 0, time.UTC)),
 		} {
 			id := mustPublish(t, bus, "x", nil, when)
-			require.ErrorIs(t, bus.Cancel(t.Context(), id), eventbus.ErrNotScheduled)
+			status, err := bus.Event(t.Context(), id)
+			require.NoError(t, err)
+			require.Equal(t, eventbus.DispatchQueued, status.Dispatches[0].State)
 		}
 		require.Zero(t, bus.Metrics().Scheduled)
 		require.Equal(t, 7, bus.Metrics().QueueDepth)
@@ -159,8 +160,8 @@ func TestSchedule_TheFarthestFuture(t *testing.T) {
 		b := mustPublish(t, bus, "x", nil, eventbus.At(time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)))
 		time.Sleep(10_000 * time.Hour)
 		require.Zero(t, called.Load())
-		require.NoError(t, bus.Cancel(t.Context(), a))
-		require.NoError(t, bus.Cancel(t.Context(), b))
+		require.NoError(t, cancelEvent(t.Context(), bus, a))
+		require.NoError(t, cancelEvent(t.Context(), bus, b))
 		shutdown(t, bus)
 	})
 }
@@ -267,8 +268,8 @@ func TestCancel(t *testing.T) {
 		id := mustPublish(t, bus, "x", "cancelled", eventbus.After(time.Minute), eventbus.Key("k"))
 		mustPublish(t, bus, "x", "other", eventbus.After(time.Minute), eventbus.Key("k"))
 		time.Sleep(30 * time.Second)
-		require.NoError(t, bus.Cancel(t.Context(), id))
-		require.ErrorIs(t, bus.Cancel(t.Context(), id), eventbus.ErrNotScheduled)
+		require.NoError(t, cancelEvent(t.Context(), bus, id))
+		requireNothingLeft(t, cancelEvent(t.Context(), bus, id))
 		l := bus.Metrics().Ledger
 		require.EqualValues(t, 1, l.Scheduled)
 		require.EqualValues(t, 1, l.Cancelled)
@@ -282,29 +283,31 @@ func TestCancel(t *testing.T) {
 
 func TestCancel_WhatIsNotScheduled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		require.ErrorIs(t, (&eventbus.Bus{}).Cancel(t.Context(), eventbus.EventID{}), eventbus.ErrUninitialized)
+		require.ErrorIs(t, cancelEvent(t.Context(), &eventbus.Bus{}, eventbus.EventID{}), eventbus.ErrUninitialized)
 		bus, _ := startBus(t)
 		mustSubscribe(t, bus, "x", ok)
-		require.ErrorIs(t, bus.Cancel(nil, eventbus.EventID{}), eventbus.ErrNilContext) //nolint:staticcheck // that is the point
+		atOnce := mustPublish(t, bus, "x", nil)
+		require.NoError(t, bus.Drain(t.Context()))
+		require.ErrorIs(t, cancelEvent(nil, bus, eventbus.EventID{}), eventbus.ErrNilContext) //nolint:staticcheck // that is the point
 		for name, id := range map[string]eventbus.EventID{
-			"zero": {}, "unknown": eventbus.NewEventID(), "at once": mustPublish(t, bus, "x", nil),
+			"zero": {}, "unknown": eventbus.NewEventID(), "at once": atOnce,
 			"unrouted": mustPublish(t, bus, "y", nil, eventbus.After(time.Hour)),
 		} {
-			err := bus.Cancel(t.Context(), id)
-			require.ErrorIs(t, err, eventbus.ErrNotScheduled, name)
+			err := cancelEvent(t.Context(), bus, id)
+			require.True(t, nothingLeft(err), "%s: %v", name, err)
 			require.ErrorContains(t, err, id.String())
 		}
 		due := mustPublish(t, bus, "x", nil, eventbus.After(time.Second))
 		time.Sleep(time.Second)
 		settleWorkers()
-		require.ErrorIs(t, bus.Cancel(t.Context(), due), eventbus.ErrNotScheduled)
+		requireNothingLeft(t, cancelEvent(t.Context(), bus, due))
 		later := mustPublish(t, bus, "x", nil, eventbus.After(time.Hour))
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, bus.Cancel(ended, later), context.Canceled)
+		require.ErrorIs(t, cancelEvent(ended, bus, later), context.Canceled)
 		require.Equal(t, 1, bus.Metrics().Scheduled)
 		require.Len(t, shutdownLeft(t, bus), 1)
-		require.ErrorIs(t, bus.Cancel(t.Context(), later), eventbus.ErrNotScheduled)
+		requireNothingLeft(t, cancelEvent(t.Context(), bus, later))
 	})
 }
 
@@ -326,10 +329,10 @@ func TestCancel_WhenItIsDue(t *testing.T) {
 			wg.Go(func() {
 				for i := range n {
 					time.Sleep(due(i) - time.Since(began)) // wakes at the same instant as the schedule
-					switch err := bus.Cancel(context.Background(), ids[i]); {
+					switch err := cancelEvent(context.Background(), bus, ids[i]); {
 					case err == nil:
 						cancelled[i].Add(1)
-					case !errors.Is(err, eventbus.ErrNotScheduled):
+					case !nothingLeft(err):
 						panic(err)
 					}
 				}
@@ -339,9 +342,11 @@ func TestCancel_WhenItIsDue(t *testing.T) {
 		shutdown(t, bus)
 		total := int64(0)
 		for i := range n {
-			require.EqualValues(t, 1, called[i].Load()+cancelled[i].Load(), "%d", i)
+			require.LessOrEqual(t, cancelled[i].Load(), int64(1), "%d", i)
+			require.Positive(t, called[i].Load()+cancelled[i].Load(), "%d", i) // a call that has begun may be cancelled
 			total += cancelled[i].Load()
 		}
+		require.Equal(t, n-total, bus.Metrics().Ledger.Handled)
 		require.Equal(t, total, bus.Metrics().Ledger.Cancelled)
 	})
 }
@@ -359,9 +364,9 @@ func TestCancel_LeavesNoMemory(t *testing.T) {
 	stays := mustPublish(t, bus, "x", nil, eventbus.After(time.Hour))
 	require.Greater(t, heldBytes()-before, int64(n*100))
 	for _, id := range ids {
-		require.NoError(t, bus.Cancel(t.Context(), id))
+		require.NoError(t, cancelEvent(t.Context(), bus, id))
 	}
-	require.Less(t, heldBytes()-before-int64(16*cap(ids)), int64(1<<20))
+	require.Less(t, heldBytes()-before-int64(16*cap(ids)), int64(3<<20), "the last 10,000 are remembered")
 	runtime.KeepAlive(ids)
 	require.Equal(t, 1, bus.Metrics().Scheduled)
 	left := shutdownLeft(t, bus)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -799,4 +800,125 @@ func TestE4_InheritedMetadata(t *testing.T) {
 		_, err := eventbus.New(eventbus.WithInheritedMetadata(names...))
 		requireOptionError(t, err, "WithInheritedMetadata")
 	}
+}
+
+// The hook is called before each kind of publication, with the event, and done after it, with the id or the error.
+func TestE4_HooksOfPublications(t *testing.T) {
+	type told struct {
+		method, eventType, key string
+		id                     eventbus.EventID
+		err                    error
+	}
+	var calls journal[told]
+	hook := func(_ context.Context, method string, e eventbus.Event) (map[string]string, func(eventbus.EventID, error)) {
+		metadata := map[string]string{"hooked": method + " of " + e.Metadata.Get("own"), "given": "by the hook", "of the context": "by the hook"}
+		return metadata, func(id eventbus.EventID, err error) { calls.add(told{method, e.Type, e.Key, id, err}) }
+	}
+	fromContext := func(context.Context) map[string]string {
+		return map[string]string{"of the context": "by the context", "hooked": "by the context"}
+	}
+	disk := newDisk()
+	bus, _ := newBus(t, eventbus.WithStore(disk.Open()), eventbus.WithMetadataFrom(fromContext), eventbus.WithPublishHook(hook))
+	var got journal[eventbus.EventMetadata]
+	settled := make(chan struct{}, 9)
+	mustSubscribe(t, bus, "*", func(ctx context.Context, e eventbus.Event) error {
+		got.add(e.Metadata)
+		if e.Type == "first" {
+			if _, err := eventbus.Emit(ctx, "emitted", nil); err != nil {
+				return err
+			}
+		}
+		settled <- struct{}{}
+		return nil
+	}, eventbus.Named("all"))
+	require.NoError(t, bus.Start(t.Context()))
+
+	options := []eventbus.PublishOption{eventbus.Key("k"), eventbus.Metadata("own", "o"), eventbus.Metadata("given", "by Publish")}
+	first, err := bus.Publish(t.Context(), "first", nil, options...)
+	require.NoError(t, err)
+	<-settled
+	<-settled
+	r, err := bus.PublishAndWait(t.Context(), "waited", nil, options...)
+	require.NoError(t, err)
+	batch := []eventbus.Publication{{Type: "batch.a"}, {Type: "batch.b", Options: options}}
+	ids, err := bus.PublishBatch(t.Context(), batch)
+	require.NoError(t, err)
+	require.Len(t, batch[1].Options, 3)
+	tx := disk.Begin()
+	inTx, err := bus.PublishTx(t.Context(), tx, "in.tx", nil)
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit())
+	_, refused := bus.Publish(t.Context(), "not a type*", nil)
+	require.ErrorIs(t, refused, eventbus.ErrInvalidEvent)
+	for range 4 {
+		<-settled
+	}
+	shutdown(t, bus)
+
+	all := calls.all()
+	if all[0].method == "Emit" { // the handler was faster than the hook of Publish
+		all[0], all[1] = all[1], all[0]
+	}
+	require.Equal(t, told{"Publish", "first", "k", first, nil}, all[0])
+	require.Equal(t, "Emit", all[1].method)
+	require.False(t, all[1].id.IsZero())
+	require.Equal(t, []told{
+		{"PublishAndWait", "waited", "k", r.ID, nil},
+		{"PublishBatch", "batch.b", "k", ids[1], nil},
+		{"PublishBatch", "batch.a", "", ids[0], nil},
+		{"PublishTx", "in.tx", "", inTx, nil},
+		{"Publish", "not a type*", "", eventbus.EventID{}, refused},
+	}, all[2:])
+	require.Equal(t, map[string]string{
+		"own": "o", "given": "by Publish", "hooked": "Publish of o", "of the context": "by the hook",
+	}, maps.Collect(got.all()[0].All()))
+	require.Equal(t, "Emit of ", got.all()[1].Get("hooked"))
+	require.Len(t, got.all(), 6)
+}
+
+// A hook refuses no publication: what an event cannot have is left out.
+func TestE4_AHookRefusesNothing(t *testing.T) {
+	pairs := map[string]string{"a": "1", "": "x", "eventbus.x": "", "k": "\xff", "long": strings.Repeat("x", 8<<10+1)}
+	hook := func(context.Context, string, eventbus.Event) (map[string]string, func(eventbus.EventID, error)) {
+		return pairs, nil
+	}
+	bus, _ := startBus(t, eventbus.WithPublishHook(hook))
+	var got eventbus.EventMetadata
+	mustSubscribe(t, bus, "x", func(_ context.Context, e eventbus.Event) error { got = e.Metadata; return nil })
+	_, err := bus.PublishAndWait(t.Context(), "x", nil)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"a": "1"}, maps.Collect(got.All()))
+
+	var full []eventbus.PublishOption
+	for i := range 64 {
+		full = append(full, eventbus.Metadata(fmt.Sprint("m", i), ""))
+	}
+	_, err = bus.PublishAndWait(t.Context(), "x", nil, full...)
+	require.NoError(t, err)
+	require.Equal(t, 64, got.Len())
+	require.Empty(t, got.Get("a"))
+	shutdown(t, bus)
+
+	_, err = eventbus.New(eventbus.WithPublishHook(nil))
+	requireOptionError(t, err, "WithPublishHook")
+}
+
+// Several hooks compose: of a name, the last one counts, and their ends come in reverse.
+func TestE4_SeveralHooks(t *testing.T) {
+	var ends journal[string]
+	hook := func(name string, pairs map[string]string) eventbus.Option {
+		return eventbus.WithPublishHook(func(context.Context, string, eventbus.Event) (map[string]string, func(eventbus.EventID, error)) {
+			return pairs, func(eventbus.EventID, error) { ends.add(name) }
+		})
+	}
+	shared := map[string]string{"a": "1", "b": "1"}
+	bus, _ := startBus(t, hook("first", shared), hook("second", map[string]string{"b": "2"}), hook("third", nil))
+	var got eventbus.EventMetadata
+	mustSubscribe(t, bus, "x", func(_ context.Context, e eventbus.Event) error { got = e.Metadata; return nil })
+	_, err := bus.PublishAndWait(t.Context(), "x", nil)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"a": "1", "b": "2"}, maps.Collect(got.All()))
+	require.Equal(t, []string{"third", "second", "first"}, ends.all())
+	require.Equal(t, map[string]string{"a": "1", "b": "1"}, shared)
+	shutdown(t, bus)
 }

@@ -134,6 +134,27 @@ func TestE5_ExactIntegersThatGoPublishes(t *testing.T) {
 	})
 }
 
+// StrictDecoding changes no number.
+func TestE5_ExactNumbersWithStrictDecoding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		note := func(text string) { disk.note("%s", text) }
+		mustSubscribe(t, bus, "a", encodes[map[string]any](note), eventbus.Named("map"), eventbus.StrictDecoding())
+		mustSubscribe(t, bus, "b", encodes[struct{ A any }](note), eventbus.Named("struct"), eventbus.StrictDecoding())
+		require.NoError(t, bus.Start(t.Context()))
+		for _, literal := range literals {
+			text := `{"A":` + literal + `}`
+			for _, eventType := range []string{"a", "b"} {
+				_, err := bus.PublishAndWait(t.Context(), eventType, json.RawMessage(text))
+				require.NoError(t, err)
+			}
+			require.Equal(t, []string{text, text}, disk.took())
+		}
+		shutdown(t, bus)
+	})
+}
+
 func TestE5_ExactNumbersOfAnImportedLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, store := range []bool{false, true} {

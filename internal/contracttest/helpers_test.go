@@ -82,6 +82,22 @@ func mustPublish(t *testing.T, bus *eventbus.Bus, eventType string, payload any,
 	return id
 }
 
+// cancelEvent cancels an event for whom the report does not matter.
+func cancelEvent(ctx context.Context, bus *eventbus.Bus, id eventbus.EventID, opts ...eventbus.ActionOption) error {
+	_, err := bus.Cancel(ctx, id, opts...)
+	return err
+}
+
+// nothingLeft reports whether an action has found that the event has settled, as far as it is known.
+func nothingLeft(err error) bool {
+	return errors.Is(err, eventbus.ErrSettled) || errors.Is(err, eventbus.ErrUnknownEvent)
+}
+
+func requireNothingLeft(t *testing.T, err error, text ...any) {
+	t.Helper()
+	require.Truef(t, nothingLeft(err), "%v %v", err, text)
+}
+
 // shutdown ends the bus without cutting anything short, and looks at its books.
 func shutdown(t *testing.T, bus *eventbus.Bus) {
 	t.Helper()

@@ -35,6 +35,8 @@ var jsonTypes = map[string]any{
 	"directive":       &eventbus.Directive{},
 	"catalog":         &eventbus.Catalog{},
 	"audit_page":      &eventbus.AuditPage{},
+	"action_preview":  &eventbus.ActionPreview{},
+	"actions_report":  &eventbus.ActionsReport{},
 	"attempt":         &eventbus.EndedAttempt{},
 	"retry":           &eventbus.ScheduledRetry{},
 	"circuit_change":  &eventbus.CircuitChange{},
@@ -98,7 +100,7 @@ func fillValue(v reflect.Value, name string) {
 		value := reflect.New(v.Type().Elem()).Elem()
 		fillValue(value, name)
 		v.Set(reflect.MakeMap(v.Type()))
-		v.SetMapIndex(reflect.ValueOf("order.placed"), value)
+		v.SetMapIndex(reflect.ValueOf("order.placed").Convert(v.Type().Key()), value)
 	case reflect.String:
 		v.SetString("the " + name)
 	case reflect.Bool:

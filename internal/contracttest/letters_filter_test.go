@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/storetest"
 )
 
 // filterBus has the letters 0 to 4 of five events, published a minute apart. Each died 20 seconds
@@ -105,6 +106,35 @@ func TestL2_ListFiltersByEventWithManyLetters(t *testing.T) {
 		require.Equal(t, []any{2, 2}, payloads(letters(t, bus)))
 		shutdown(t, bus)
 	})
+}
+
+func TestL2_ListFiltersByReplays(t *testing.T) {
+	for name, opts := range map[string][]eventbus.Option{
+		"in memory": nil, "stored": {eventbus.WithStore(storetest.NewModel().Open())},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bus, _ := startBus(t, append(opts, oneAttempt, withoutCircuit)...)
+				mustSubscribe(t, bus, "a", failBroken, eventbus.Named("mail"))
+				mustPublish(t, bus, "a", 1)
+				id := mustPublish(t, bus, "a", 2)
+				synctest.Wait()
+				again := eventbus.LetterQuery{Replayed: true}
+				require.Zero(t, list(t, bus, again).Total)
+				_, err := bus.DLQ().ReplayMatching(t.Context(), eventbus.LetterQuery{Event: id})
+				require.NoError(t, err)
+				synctest.Wait()
+				found := list(t, bus, again)
+				require.Equal(t, 1, found.Total)
+				require.Equal(t, id, found.Letters[0].Event.ID)
+				require.Equal(t, 2, list(t, bus, eventbus.LetterQuery{}).Total)
+				purged, err := bus.DLQ().PurgeMatching(t.Context(), again)
+				require.NoError(t, err, "it is a filter, which needs no All")
+				require.Equal(t, 1, purged.Purged)
+				shutdown(t, bus)
+			})
+		})
+	}
 }
 
 func TestL2_ListFiltersByKey(t *testing.T) {
@@ -208,13 +238,13 @@ type filterEvent struct {
 // filterChoice is a query by its fields: 0 leaves a field unset. Times are taken from letters.
 type filterChoice struct {
 	Type, Subscription, Reason, Fingerprint, Event, Key, Name, Value, Error int
-	Since, Until, PublishedSince, PublishedUntil                            int
+	Since, Until, PublishedSince, PublishedUntil, Replayed                  int
 }
 
 func drawFilterChoice(rt *rapid.T) (c filterChoice) {
 	for _, field := range []*int{
 		&c.Type, &c.Subscription, &c.Reason, &c.Fingerprint, &c.Event, &c.Key, &c.Name, &c.Value, &c.Error,
-		&c.Since, &c.Until, &c.PublishedSince, &c.PublishedUntil,
+		&c.Since, &c.Until, &c.PublishedSince, &c.PublishedUntil, &c.Replayed,
 	} {
 		if rapid.IntRange(0, 3).Draw(rt, "set") == 3 {
 			*field = rapid.IntRange(1, 40).Draw(rt, "value")
@@ -289,6 +319,10 @@ func (c filterChoice) query(all []eventbus.DeadLetter) (q eventbus.LetterQuery, 
 	where(c.PublishedUntil, func(from letter) func(letter) bool {
 		q.PublishedUntil = from.Event.Time
 		return func(l letter) bool { return l.Event.Time.Compare(q.PublishedUntil) <= 0 }
+	})
+	where(c.Replayed, func(letter) func(letter) bool {
+		q.Replayed = true
+		return func(l letter) bool { return l.Replays > 0 }
 	})
 	return q, func(l eventbus.DeadLetter) bool {
 		return !slices.ContainsFunc(conditions, func(holds func(letter) bool) bool { return !holds(l) })

@@ -1,7 +1,9 @@
 package contracttest
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/surebus/eventbus"
+	"github.com/surebus/eventbus/driver"
 )
 
 func TestL4_ThePreviewOfAReplay(t *testing.T) {
@@ -96,4 +99,117 @@ func TestL4_ThePreviewOfManyLetters(t *testing.T) {
 	require.Equal(t, 10_000, p.Examined)
 	require.Equal(t, 10_000, p.Targets[0].Letters)
 	shutdown(t, bus)
+}
+
+// The preview names the last death of all letters, also if clocks were set back after it: its Newest as Until does not change the set.
+func TestL4_ThePreviewFixesTheSet(t *testing.T) {
+	onBothBuses(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open(eventbus.WithDeadLetterCapacity(20_000))
+		require.NoError(t, bus.Start(t.Context()))
+		const n = 10_500
+		lines := linesOf(0, n, 10)
+		died := []byte(`"died_at":"2024-07-28T`)
+		lines = bytes.Replace(lines, died, []byte(`"died_at":"2025-07-28T`), 1)
+		lines = bytes.Replace(lines, died, []byte(`"died_at":"2025-08-28T`), 1)
+		require.Equal(t, n, importLetters(t, bus, lines).Imported)
+		for _, q := range []eventbus.LetterQuery{{}, {Error: "dead"}, {Subscription: "s"}, {Type: "a", Since: time.Date(2024, 7, 1, 0, 0, 0, 0, time.UTC)}} {
+			p, err := bus.DLQ().PreviewReplay(t.Context(), q)
+			require.NoError(t, err)
+			require.Equal(t, n, p.Matched)
+			require.Equal(t, 10_000, p.Examined)
+			require.Equal(t, "2025-08-28", p.Newest.Format(time.DateOnly))
+			q.Until, q.Limit, q.ExactTotal = p.Newest, 1, true
+			page, err := bus.DLQ().List(t.Context(), q)
+			require.NoError(t, err)
+			require.Equal(t, n, page.Total)
+		}
+		shutdown(t, bus)
+	})
+}
+
+// counting counts the queries that count all letters that match.
+type counting struct {
+	driver.Store
+	counts int
+}
+
+func (s *counting) Letters(ctx context.Context, q driver.LetterQuery) (driver.LetterPage, error) {
+	if !q.NoTotal {
+		s.counts++
+	}
+	return s.Store.Letters(ctx, q)
+}
+
+// A preview, and each page of the set of an operation: counting again for each takes longer than the rest.
+func TestL4_NoPageIsCountedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &counting{Store: newDisk().Open()}
+		bus, _ := newBus(t, eventbus.WithStore(store))
+		require.NoError(t, bus.Start(t.Context()))
+		importLetters(t, bus, linesOf(0, 2500, 10))
+		for _, q := range []eventbus.LetterQuery{{All: true}, {Error: "dead"}, {Reason: eventbus.ReasonExhausted}} {
+			store.counts = 0
+			p, err := bus.DLQ().PreviewReplay(t.Context(), q)
+			require.NoError(t, err)
+			require.Equal(t, 2500, p.Matched)
+			require.Equal(t, 2500, p.Examined)
+			require.Equal(t, 1, store.counts, "a preview has the total")
+			report, err := bus.DLQ().PurgeMatching(t.Context(), q, eventbus.DryRun())
+			require.NoError(t, err)
+			require.Equal(t, 2500, report.Matched)
+			require.Equal(t, 1, store.counts, "a set has none")
+		}
+		shutdown(t, bus)
+	})
+}
+
+// failureLike is an error with details that look like a failure.
+type failureLike struct{ text string }
+
+func (e failureLike) Error() string { return e.text }
+func (e failureLike) Details() json.RawMessage {
+	return json.RawMessage(`{"error":"inner","list":["}"]}`)
+}
+
+// Stores compare the encoded letters. What they find is what the letters say, not how they are encoded.
+func TestL2_FiltersCompareTexts(t *testing.T) {
+	onBothBuses(t, func(t *testing.T, open func(...eventbus.Option) *eventbus.Bus) {
+		bus := open()
+		mustSubscribe(t, bus, "a", failing(eventbus.Permanent(failureLike{"say \"no\" <b>\n\\ ü\u2028end"})), eventbus.Named("s"))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", nil, eventbus.Metadata("sub\"ject", "<a>"), eventbus.Metadata("idempotency_key", "k"), eventbus.IdempotencyKey("say \"k\""))
+		synctest.Wait()
+		for want, queries := range [][]eventbus.LetterQuery{
+			{
+				{Error: "u003c"},
+				{Error: "inner"},
+				{Error: "SAY"},
+				{Error: `\"`},
+				{Error: "end "},
+				{Error: "no", MetadataName: "subject"},
+				{MetadataName: "sub"},
+				{MetadataName: `sub\"ject`},
+				{MetadataName: "sub\"ject", MetadataValue: "a"},
+				{IdempotencyKey: "k"},
+				{Replayed: true},
+			},
+			{
+				{Error: `"no" <b>`},
+				{Error: "\n\\ ü"},
+				{Error: "\u2028"},
+				{Error: "end"},
+				{MetadataName: "sub\"ject"},
+				{MetadataName: "sub\"ject", MetadataValue: "<a>"},
+				{IdempotencyKey: `say "k"`},
+				{Error: "no", IdempotencyKey: `say "k"`, MetadataName: "idempotency_key", MetadataValue: "k"},
+			},
+		} {
+			for _, q := range queries {
+				page, err := bus.DLQ().List(t.Context(), q)
+				require.NoError(t, err)
+				require.Equal(t, want, page.Total, "%+v", q)
+			}
+		}
+		shutdown(t, bus)
+	})
 }

@@ -752,7 +752,7 @@ func TestS2_AnObserverIsToldOfWhatIsPublishedForLater(t *testing.T) {
 		told, goOn := 0, make(chan struct{})
 		bus, _ = startBus(t, eventbus.WithObserver(eventbus.Observer{Accepted: func(e eventbus.Event) {
 			if told++; told == 1 {
-				require.NoError(t, bus.Cancel(context.Background(), e.ID))
+				require.NoError(t, cancelEvent(context.Background(), bus, e.ID))
 				<-goOn
 			}
 		}}))
@@ -871,7 +871,7 @@ func TestS2_CancelDoesNotEndShutdownEarly(t *testing.T) {
 		synctest.Wait()
 		go func() { _ = bus.Shutdown(context.Background()) }()
 		synctest.Wait()
-		require.NoError(t, bus.Cancel(t.Context(), id))
+		require.NoError(t, cancelEvent(t.Context(), bus, id))
 		time.Sleep(time.Second)
 		close(hold)
 		require.NoError(t, <-accepted)

@@ -334,7 +334,7 @@ func TestE6_CancelOfAReplayKeepsTheID(t *testing.T) {
 				require.Len(t, disk.took(), 1)
 				c.Advance(-time.Hour)
 				require.NoError(t, bus.DLQ().Replay(t.Context(), oneLetter(t, bus).ID))
-				require.NoError(t, bus.Cancel(t.Context(), id))
+				require.NoError(t, cancelEvent(t.Context(), bus, id))
 				publish()
 				time.Sleep(2 * time.Minute)
 				require.Empty(t, disk.took(), "it is known")
@@ -421,7 +421,7 @@ func TestS4_WallNoLookWithoutAnInstant(t *testing.T) {
 			require.NoError(t, b.Start(t.Context()))
 			mustPublish(t, b, "x", "now")
 			mustPublish(t, b, "x", "later", eventbus.At(c.Now().Add(10*time.Minute)))
-			require.NoError(t, b.Cancel(t.Context(), mustPublish(t, b, "x", "never", eventbus.At(c.Now().Add(time.Hour)))))
+			require.NoError(t, cancelEvent(t.Context(), b, mustPublish(t, b, "x", "never", eventbus.At(c.Now().Add(time.Hour)))))
 		}
 		require.NoError(t, s.HoldUntil(c.Now().Add(24*time.Hour)))
 		time.Sleep(2 * time.Hour)

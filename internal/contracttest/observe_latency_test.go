@@ -95,3 +95,76 @@ func TestO2_LatencyOnAnotherClock(t *testing.T) {
 	require.EqualValues(t, 20, latency.Samples)
 	require.Equal(t, time.Second, latency.P50, "12 of 20 calls are slow")
 }
+
+// The quantiles since a snapshot are those of the calls after it. Fast calls of the past hide no slow one of now.
+func TestO2_LatencySinceASnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, err := eventbus.New(eventbus.WithLogger(zap.NewNop()))
+		require.NoError(t, err)
+		takes := time.Millisecond
+		_, err = bus.Subscribe("a", func(context.Context, eventbus.Event) error {
+			time.Sleep(takes)
+			return eventbus.Permanent(errors.New("refused")) // the bus times every failure
+		}, eventbus.Named("s"), eventbus.Circuit(eventbus.NoCircuit()))
+		require.NoError(t, err)
+		start(t, bus)
+		call := func(n int) {
+			for range n {
+				_, err := bus.PublishAndWait(t.Context(), "a", nil)
+				require.Error(t, err)
+			}
+		}
+		call(1000)
+		before := metricsOf(t, bus, "s").Latency
+		require.Equal(t, before, before.Since(eventbus.Latency{}))
+		takes = time.Second
+		call(3)
+		now := metricsOf(t, bus, "s").Latency
+		require.Less(t, now.P99, 10*time.Millisecond)
+		since := now.Since(before)
+		require.EqualValues(t, 3, since.Samples)
+		require.InDelta(t, 1, since.P50.Seconds(), 0.25)
+		require.InDelta(t, 1, since.P99.Seconds(), 0.25)
+		require.Zero(t, now.Since(now).P99)
+		require.Zero(t, now.Since(now).Samples)
+		require.Equal(t, before, before.Since(now), "of another subscription")
+		shutdown(t, bus)
+	})
+}
+
+// Exporters make histograms of the buckets.
+func TestO2_LatencyHasBuckets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus, err := eventbus.New(eventbus.WithLogger(zap.NewNop()))
+		require.NoError(t, err)
+		_, err = bus.Subscribe("a", func(_ context.Context, e eventbus.Event) error {
+			time.Sleep(e.Payload.(time.Duration))
+			return eventbus.Permanent(errors.New("refused")) // the bus times every failure
+		}, eventbus.Named("s"), eventbus.Circuit(eventbus.NoCircuit()))
+		require.NoError(t, err)
+		start(t, bus)
+		for range metricsOf(t, bus, "s").Latency.Buckets() {
+			t.Error("a bucket without a call")
+		}
+		takes := []time.Duration{time.Millisecond, time.Millisecond, 3 * time.Second}
+		for _, d := range takes {
+			_, err := bus.PublishAndWait(t.Context(), "a", d)
+			require.Error(t, err)
+		}
+		var bounds []time.Duration
+		for below, calls := range metricsOf(t, bus, "s").Latency.Buckets() {
+			for range calls {
+				bounds = append(bounds, below)
+			}
+		}
+		require.Len(t, bounds, len(takes))
+		for i, d := range takes {
+			require.Greater(t, bounds[i], d)
+			require.LessOrEqual(t, bounds[i], d+d/4)
+		}
+		for range metricsOf(t, bus, "s").Latency.Buckets() {
+			break // a caller may stop
+		}
+		shutdown(t, bus)
+	})
+}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -144,13 +145,14 @@ func TestO1_AStderrThatTakesNothing(t *testing.T) {
 func TestO1_WithSlogReceivesTheEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		bus, err := eventbus.New(oneAttempt, eventbus.WithSlog(slog.New(slog.NewJSONHandler(&out, nil))))
+		bus, err := eventbus.New(oneAttempt, eventbus.WithSlog(slog.NewJSONHandler(&out, nil)))
 		require.NoError(t, err)
 		mustSubscribe(t, bus, "a", failing(errBoom), eventbus.Named("mail"))
 		require.NoError(t, bus.Start(t.Context()))
 		id := mustPublish(t, bus, "a", nil)
 		shutdown(t, bus)
 		bus.Logger().Info("from outside")
+		require.NoError(t, bus.Logger().Sync())
 		var got []map[string]any
 		for d := json.NewDecoder(&out); d.More(); {
 			var entry map[string]any
@@ -170,8 +172,82 @@ func TestO1_WithSlogReceivesTheEntries(t *testing.T) {
 	})
 }
 
+// badHandler is a slog.Handler that does something wrong with each entry.
+type badHandler struct {
+	slog.Handler
+	wrong func()
+}
+
+func (badHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h badHandler) Handle(ctx context.Context, r slog.Record) error {
+	if err := h.Handler.Handle(ctx, r); err != nil {
+		return err
+	}
+	h.wrong()
+	return errBoom
+}
+
+// A handler of WithSlog that blocks, panics, returns errors or ends its goroutine delays and loses nothing of the bus.
+func TestO1_ABadSlogHandler(t *testing.T) {
+	for how, wrong := range map[string]func(release chan struct{}){
+		"blocks":  func(release chan struct{}) { <-release },
+		"panics":  func(chan struct{}) { panic("out of ink") },
+		"fails":   func(chan struct{}) {},
+		"goexits": func(chan struct{}) { runtime.Goexit() },
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var out bytes.Buffer
+				release := make(chan struct{})
+				h := badHandler{slog.NewJSONHandler(&out, nil), func() { wrong(release) }}
+				bus, err := eventbus.New(oneAttempt, eventbus.WithSlog(h), eventbus.WithConcurrency(1))
+				require.NoError(t, err)
+				mustSubscribe(t, bus, "a", failing(errBoom), eventbus.Named("mail"))
+				require.NoError(t, bus.Start(t.Context()))
+				began := time.Now()
+				for range 3 {
+					_, err := bus.PublishAndWait(t.Context(), "a", nil)
+					require.Error(t, err)
+				}
+				require.Zero(t, time.Since(began))
+				require.Equal(t, 3, bus.Metrics().DeadLetters)
+				shutdown(t, bus)
+				close(release)
+				synctest.Wait()
+				require.Equal(t, 6, strings.Count(out.String(), `"subscription_id":"mail"`))
+			})
+		})
+	}
+}
+
+// Attributes and groups of the handler enclose the entries, and its level decides.
+func TestO1_TheGroupsAndTheLevelOfSlog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		h := slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelError}).WithAttrs([]slog.Attr{slog.String("app", "shop")}).WithGroup("bus")
+		bus, err := eventbus.New(oneAttempt, eventbus.WithSlog(h))
+		require.NoError(t, err)
+		mustSubscribe(t, bus, "a", failing(errBoom), eventbus.Named("mail"))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", nil)
+		shutdown(t, bus)
+		var got struct {
+			App string
+			Msg string
+			Bus map[string]any
+		}
+		d := json.NewDecoder(&out)
+		require.NoError(t, d.Decode(&got))
+		require.False(t, d.More(), "only the letter is an error")
+		require.Equal(t, "shop", got.App)
+		require.Equal(t, "mail", got.Bus["subscription_id"])
+		require.Equal(t, "exhausted", got.Bus["reason"])
+	})
+}
+
 func TestO1_OneLogger(t *testing.T) {
-	a, b := eventbus.WithLogger(zap.NewNop()), eventbus.WithSlog(slog.New(slog.DiscardHandler))
+	a, b := eventbus.WithLogger(zap.NewNop()), eventbus.WithSlog(slog.DiscardHandler)
 	for _, opts := range [][]eventbus.Option{{a, b}, {b, a}} {
 		_, err := eventbus.New(opts...)
 		requireOptionError(t, err, "WithSlog")

@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"regexp"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/internal/wallclock"
+	"github.com/surebus/eventbus/storetest"
 )
 
 // orphans leaves n deliveries of "mail" in a store, every second one with a key. The next process does not have that subscription.
@@ -281,6 +284,42 @@ func TestD14_RetireWithAContext(t *testing.T) {
 	})
 }
 
+// A retirement that an earlier version has not finished has no place in the order: it ends what is there when it goes on.
+func TestD14_ARetirementOfAnEarlierVersionGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		first, _ := disk.open(t)
+		disk.handles(t, first, "mail", nil)
+		start(t, first)
+		mustPublish(t, first, "x", "old", eventbus.After(24*time.Hour))
+		shutdown(t, first)
+
+		place := regexp.MustCompile(`"last":\d+,`)
+		written := 0
+		spy := &spyStore{}
+		spy.submit = func(b *driver.Batch, _ func(error)) bool {
+			for i := range b.Directives {
+				d := &b.Directives[i]
+				written += len(place.FindAll(d.Body, -1))
+				d.Body = place.ReplaceAll(d.Body, nil)
+			}
+			return false
+		}
+		earlier := disk.spy(t, spy)
+		start(t, earlier)
+		_, err := earlier.Retire(t.Context(), "mail")
+		require.NoError(t, err)
+		require.Positive(t, written)
+		shutdown(t, earlier)
+
+		bus, _ := disk.open(t)
+		start(t, bus)
+		time.Sleep(25 * time.Hour)
+		require.Equal(t, eventbus.ReasonUnsubscribed, oneLetter(t, bus).Reason)
+		shutdown(t, bus)
+	})
+}
+
 // A bus that begins to have the name while Retire is committed is found.
 func TestD14_RetireLooksInItsCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -341,5 +380,127 @@ func TestD14_RetireLeavesNewDeliveries(t *testing.T) {
 		require.Empty(t, calls.took())
 		require.Equal(t, eventbus.ReasonUnsubscribed, oneLetter(t, fourth).Reason)
 		shutdown(t, fourth)
+	})
+}
+
+// What was published under a retired name after the retirement stays parked. The feeder claims it once, and not without end.
+func TestD14_LaterDeliveriesOfARetiredNameAreLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		batches := 0
+		disk := newDisk(storetest.WithFaults(func(int, *driver.Batch) (f storetest.Fault) {
+			if batches++; batches > 1000 {
+				panic("batches without end")
+			}
+			return f
+		}))
+		calls := &numbers{}
+		first, _ := disk.open(t)
+		calls.mustSubscribe(t, first, "mail", "first")
+		start(t, first)
+		mustPublish(t, first, "placed", 1, eventbus.After(24*time.Hour))
+		shutdown(t, first)
+
+		second, _ := disk.open(t)
+		start(t, second)
+		_, err := second.Retire(t.Context(), "mail")
+		require.NoError(t, err)
+		shutdown(t, second)
+
+		third, _ := disk.open(t)
+		require.NoError(t, calls.mustSubscribe(t, third, "mail", "third").Pause())
+		start(t, third)
+		for i := range 5 {
+			mustPublish(t, third, "placed", 2+i)
+		}
+		shutdown(t, third)
+
+		fourth, _ := disk.open(t, eventbus.WithQueueCapacity(2)) // it claims one at a time
+		start(t, fourth)
+		time.Sleep(time.Hour)
+		require.Len(t, disk.Dump().Records, 6)
+		require.NoError(t, calls.mustSubscribe(t, fourth, "mail", "fourth").Resume())
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{"fourth 2 1", "fourth 3 1", "fourth 4 1", "fourth 5 1", "fourth 6 1"}, calls.took())
+		time.Sleep(24 * time.Hour)
+		require.Equal(t, eventbus.ReasonUnsubscribed, oneLetter(t, fourth).Reason)
+		shutdown(t, fourth)
+	})
+}
+
+// A bus that starts with less room than the names have deliveries goes on with all of their retirements.
+func TestD14_RetirementsAtAFullQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		calls := &numbers{}
+		first, _ := disk.open(t)
+		names := []string{"s0", "s1", "s2", "s3", "s4"}
+		for _, name := range names {
+			require.NoError(t, calls.mustSubscribe(t, first, name, "x", eventbus.Isolated()).Pause())
+		}
+		start(t, first)
+		for i := range 4 {
+			mustPublish(t, first, "placed", i)
+		}
+		synctest.Wait()
+		shutdown(t, first)
+		time.Sleep(time.Minute)
+
+		tool := disk.tool(t)
+		for _, name := range names {
+			_, err := tool.Retire(t.Context(), name)
+			require.NoError(t, err)
+		}
+		shutdown(t, tool)
+
+		second, _ := disk.open(t, eventbus.WithQueueCapacity(2))
+		start(t, second)
+		time.Sleep(time.Hour)
+		require.Empty(t, disk.Dump().Records)
+		require.Len(t, disk.Dump().Letters, 20)
+		shutdown(t, second)
+	})
+}
+
+// The order in which events were accepted tells the deliveries of a retired name from later ones, not the wall clock.
+func TestD14_RetireAfterTheClockWasSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := wallclock.New()
+		disk := newDisk()
+		open := func() *eventbus.Bus {
+			bus, _ := disk.open(t, eventbus.WithClock(c))
+			return bus
+		}
+		bus := open()
+		require.NoError(t, disk.handles(t, bus, "mail", nil).Pause())
+		start(t, bus)
+		old := mustPublish(t, bus, "x", "old")
+		later := mustPublish(t, bus, "x", "old and later", eventbus.After(24*time.Hour))
+		disk.crash(bus)
+
+		c.Advance(-time.Hour)
+		retires := open()
+		start(t, retires)
+		report, err := retires.Retire(t.Context(), "mail")
+		require.NoError(t, err)
+		require.Equal(t, 1, report.Ended)
+		require.Equal(t, old, oneLetter(t, retires).Event.ID)
+		shutdown(t, retires)
+
+		c.Advance(-time.Hour)
+		back := open()
+		sub := disk.handles(t, back, "mail", nil)
+		start(t, back)
+		require.NoError(t, sub.Pause())
+		mustPublish(t, back, "x", "new")
+		disk.crash(back)
+
+		last := open()
+		sub = disk.handles(t, last, "mail", nil)
+		start(t, last)
+		require.NoError(t, sub.Resume())
+		time.Sleep(27 * time.Hour)
+		require.Equal(t, []string{"mail new 1"}, disk.took())
+		require.Equal(t, later, letters(t, last)[0].Event.ID)
+		shutdown(t, last)
 	})
 }

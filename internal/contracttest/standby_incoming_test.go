@@ -11,6 +11,7 @@ import (
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/driver"
+	"github.com/surebus/eventbus/storetest"
 )
 
 // An event goes to the subscriptions of the bus that takes it in, and to those of its publisher. One that only the publisher
@@ -262,7 +263,7 @@ func TestT2_AReplayIsTakenIn(t *testing.T) {
 	})
 }
 
-// The gauge of the store counts what waits to be taken in. Event finds it, and Cancel removes what is scheduled.
+// The gauge of the store counts what waits to be taken in. Event finds it, and Cancel removes it, also while no bus runs.
 func TestT4_WhatWaitsIsFoundAndCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()
@@ -282,18 +283,17 @@ func TestT4_WhatWaitsIsFoundAndCancelled(t *testing.T) {
 			require.Equal(t, eventbus.DispatchIncoming, info.State)
 			require.Empty(t, info.Targets)
 		}
-		require.ErrorIs(t, bus.Cancel(t.Context(), now), eventbus.ErrNotScheduled, "it is not scheduled")
-		require.NoError(t, tool.Cancel(t.Context(), id, eventbus.By("ann")))
-		require.ErrorIs(t, bus.Cancel(t.Context(), id), eventbus.ErrNotScheduled)
-		_, err := bus.Event(t.Context(), id)
-		require.ErrorIs(t, err, eventbus.ErrUnknownEvent)
+		require.NoError(t, cancelEvent(t.Context(), bus, now))
+		require.NoError(t, cancelEvent(t.Context(), tool, id, eventbus.By("ann")))
+		requireNothingLeft(t, cancelEvent(t.Context(), bus, id))
+		require.Equal(t, "ann", must(bus.Event(t.Context(), id)).Settled[0].EndedBy)
 		require.Equal(t, "ann", audit(t, bus, eventbus.AuditQuery{})[0].By)
 		require.Equal(t, id, mustPublish(t, bus, "a", "again", given, eventbus.After(time.Minute)), "the id can be given again")
 
 		require.NoError(t, bus.Start(t.Context()))
 		require.Zero(t, bus.Metrics().Store.Incoming)
 		time.Sleep(2 * time.Hour)
-		require.Equal(t, []string{"mail 2 1", "mail again 1"}, disk.took())
+		require.Equal(t, []string{"mail again 1"}, disk.took())
 		shutdown(t, tool)
 		shutdown(t, bus)
 	})
@@ -311,7 +311,7 @@ func TestT4_CancelWhileTheEventIsTakenIn(t *testing.T) {
 			if i%2 == 0 {
 				synctest.Wait() // it is taken in
 			}
-			require.NoError(t, tool.Cancel(t.Context(), id), "%d", i)
+			require.NoError(t, cancelEvent(t.Context(), tool, id), "%d", i)
 			cancelled++
 		}
 		mustPublish(t, tool, "a", "last")
@@ -320,6 +320,38 @@ func TestT4_CancelWhileTheEventIsTakenIn(t *testing.T) {
 		requireBalanced(t, first)
 		require.Empty(t, disk.Dump().Incoming)
 		require.Empty(t, disk.Dump().Records)
+		shutdown(t, tool)
+		shutdown(t, first)
+	})
+}
+
+// Of a Cancel and the bus that takes an event in, one gets it, also if it is not scheduled.
+func TestT4_CancelOrTakeIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 100
+		disk := newDisk(storetest.WithFaults(func(n int, _ *driver.Batch) storetest.Fault {
+			return storetest.Fault{Delay: time.Duration(n%7) * time.Millisecond}
+		}))
+		first, _ := disk.lead(t, "mail")
+		tool := disk.tool(t)
+		cancelled := 0
+		for i := range n {
+			id := mustPublish(t, tool, "a", fmt.Sprint(i))
+			time.Sleep(time.Duration(i%5) * time.Millisecond)
+			if err := cancelEvent(t.Context(), tool, id); err == nil {
+				cancelled++
+			} else {
+				requireNothingLeft(t, err)
+			}
+		}
+		time.Sleep(time.Hour)
+		handled := len(disk.took())
+		require.Equal(t, n, handled+cancelled, "%d were handled, %d cancelled", handled, cancelled)
+		require.Positive(t, cancelled)
+		require.Empty(t, letters(t, tool))
+		require.Empty(t, disk.Dump().Incoming)
+		require.Empty(t, disk.Dump().Records)
+		requireBalanced(t, first)
 		shutdown(t, tool)
 		shutdown(t, first)
 	})

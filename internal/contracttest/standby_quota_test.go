@@ -88,7 +88,7 @@ func TestS3_APublisherAtTheBoundWaitsOnAfterARestart(t *testing.T) {
 		}()
 		time.Sleep(time.Minute)
 		requireWaits(t, published)
-		require.NoError(t, bus.Cancel(t.Context(), id))
+		require.NoError(t, cancelEvent(t.Context(), bus, id))
 		require.NoError(t, <-published)
 		require.Equal(t, []string{"mail x 1"}, disk.took())
 

@@ -193,7 +193,7 @@ func TestS6_AToolReleasesALeaseThatItAcquiredMeanwhile(t *testing.T) {
 		pause()
 		ctx, cancel := context.WithTimeout(t.Context(), 1100*time.Millisecond)
 		defer cancel()
-		_ = tool.Cancel(ctx, id) // it may end with ctx: the tool does nothing more then
+		_ = cancelEvent(ctx, tool, id) // it may end with ctx: the tool does nothing more then
 		require.NoError(t, <-paused)
 		time.Sleep(time.Minute)
 		require.Zero(t, disk.Dump().Lease)

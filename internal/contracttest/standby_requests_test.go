@@ -27,11 +27,11 @@ func TestS6_ARequestWithoutAnAnswerIsNotCarriedOutLater(t *testing.T) {
 		hangs.on.Store(true)
 		began := time.Now()
 		require.ErrorIs(t, second.Subscription("mail").Pause(), eventbus.ErrNoAnswer)
-		require.ErrorIs(t, second.Cancel(t.Context(), id), eventbus.ErrNoAnswer)
+		require.ErrorIs(t, cancelEvent(t.Context(), second, id), eventbus.ErrNoAnswer)
 		require.Equal(t, 20*time.Second, time.Since(began))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, second.Cancel(ctx, id), context.DeadlineExceeded)
+		require.ErrorIs(t, cancelEvent(ctx, second, id), context.DeadlineExceeded)
 		require.Empty(t, disk.Dump().Requests)
 
 		close(hangs.release)
@@ -64,7 +64,7 @@ func TestS6_ARequestIsAnsweredByTheNextBusWithTheLease(t *testing.T) {
 		tool := disk.tool(t)
 		asked := make(chan error, 2)
 		go func() { asked <- tool.Subscription("mail").Pause() }()
-		go func() { asked <- second.Cancel(context.Background(), id) }()
+		go func() { asked <- cancelEvent(context.Background(), second, id) }()
 		time.Sleep(time.Second)
 		disk.Crash()
 		require.NoError(t, <-waits)
@@ -97,8 +97,8 @@ func TestS6_WithoutALeaseTheCallerHoldsItForTheCall(t *testing.T) {
 		for _, bus := range []*eventbus.Bus{second, disk.tool(t)} {
 			require.NoError(t, bus.Subscription("mail").Pause())
 			disk.requireLease(t, second, false)
-			require.NoError(t, bus.Cancel(t.Context(), id))
-			require.ErrorIs(t, bus.Cancel(t.Context(), id), eventbus.ErrNotScheduled)
+			require.NoError(t, cancelEvent(t.Context(), bus, id))
+			requireNothingLeft(t, cancelEvent(t.Context(), bus, id))
 			disk.requireLease(t, second, false)
 			id = later
 			require.Empty(t, disk.took())
@@ -136,7 +136,7 @@ func TestS6_RequestsWhileTheLeaseChangesHands(t *testing.T) {
 			for _, bus := range tools {
 				go func() {
 					time.Sleep(time.Duration(i) * time.Millisecond)
-					if bus.Cancel(context.Background(), ids[i]) == nil {
+					if cancelEvent(context.Background(), bus, ids[i]) == nil {
 						cancelled[i] <- 1
 						return
 					}
@@ -172,7 +172,7 @@ func TestS6_ARequestThatIsTakenBackLeavesTheEventScheduled(t *testing.T) {
 		var slow atomic.Bool
 		spy := &spyStore{claim: func(_ context.Context, q driver.ClaimQuery, next func() (driver.Claimed, error)) (driver.Claimed, error) {
 			claimed, err := next()
-			if q.Kind == driver.ClaimEvent && slow.Load() {
+			if q.Kind == driver.ClaimRefs && slow.Load() {
 				time.Sleep(5 * time.Second)
 			}
 			return claimed, err
@@ -197,12 +197,12 @@ func TestS6_ARequestThatIsTakenBackLeavesTheEventScheduled(t *testing.T) {
 		slow.Store(true)
 		for _, id := range all {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			require.ErrorIs(t, tool.Cancel(ctx, id), context.DeadlineExceeded)
+			require.ErrorIs(t, cancelEvent(ctx, tool, id), context.DeadlineExceeded)
 			cancel()
 			time.Sleep(10 * time.Second)
 		}
 		slow.Store(false)
-		require.NoError(t, tool.Cancel(t.Context(), cancelled))
+		require.NoError(t, cancelEvent(t.Context(), tool, cancelled))
 		requireBalanced(t, first)
 		time.Sleep(3 * time.Hour)
 		require.Equal(t, []string{"mail handled 1", "mail waited 1"}, disk.took())

@@ -96,10 +96,10 @@ func TestS6_TheActiveBusIsStoppedForAMinute(t *testing.T) {
 		}
 		began := time.Now()
 		require.ErrorIs(t, tool.Subscription("mail").Pause(), eventbus.ErrNoAnswer)
-		require.ErrorIs(t, tool.Cancel(t.Context(), eventbus.NewEventID()), eventbus.ErrNoAnswer)
+		require.ErrorIs(t, cancelEvent(t.Context(), tool, eventbus.NewEventID()), eventbus.ErrNoAnswer)
 		require.Equal(t, 20*time.Second, time.Since(began))
 		require.Empty(t, disk.Dump().Requests, "they were taken back")
-		require.NoError(t, tool.Cancel(t.Context(), id), "it waits in the store")
+		require.NoError(t, cancelEvent(t.Context(), tool, id), "it waits in the store")
 		time.Sleep(40 * time.Second)
 		requireBlocked(t, waits)
 		require.Equal(t, []string{"mail before 1"}, disk.took())

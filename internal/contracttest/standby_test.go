@@ -206,8 +206,8 @@ func TestS6_AStandbyPublishesSchedulesCancelsAndPauses(t *testing.T) {
 		status, err := second.Event(t.Context(), later)
 		require.NoError(t, err)
 		require.Equal(t, eventbus.DispatchScheduled, status.Dispatches[0].State)
-		within(func() { require.NoError(t, second.Cancel(t.Context(), never, eventbus.By("ann"))) })
-		require.ErrorIs(t, second.Cancel(t.Context(), never), eventbus.ErrNotScheduled)
+		within(func() { require.NoError(t, cancelEvent(t.Context(), second, never, eventbus.By("ann"))) })
+		requireNothingLeft(t, cancelEvent(t.Context(), second, never))
 		require.Equal(t, "ann", audit(t, first, eventbus.AuditQuery{})[0].By)
 
 		within(func() { require.NoError(t, second.Subscription("mail").Pause(eventbus.By("bob"))) })
@@ -621,5 +621,34 @@ func TestS6_TheFencingTokenGrows(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, fences[4])
 		shutdown(t, memory)
+	})
+}
+
+// The catalog lists the buses that use the store, and which of them has the lease.
+func TestS6_TheCatalogListsTheBuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory, err := eventbus.New()
+		require.NoError(t, err)
+		require.Empty(t, catalog(t, memory).Buses)
+		require.NoError(t, memory.Shutdown(t.Context()))
+
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		start(t, bus)
+		time.Sleep(2 * time.Second)
+		standby, _ := disk.open(t, eventbus.WithStandby())
+		_ = startLater(t, standby)
+		time.Sleep(time.Minute)
+		tool, _ := disk.open(t, eventbus.WithoutHandlers())
+		for _, asked := range []*eventbus.Bus{bus, standby, tool} {
+			buses := catalog(t, asked).Buses
+			require.Len(t, buses, 2)
+			require.Equal(t, catalog(t, bus).Instance, buses[0].Instance)
+			require.True(t, buses[0].Active)
+			require.Equal(t, catalog(t, standby).Instance, buses[1].Instance)
+			require.False(t, buses[1].Active)
+			require.Less(t, time.Since(buses[1].Seen), 16*time.Second)
+		}
+		shutdown(t, tool)
 	})
 }

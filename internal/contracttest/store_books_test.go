@@ -174,14 +174,14 @@ func TestO4_AfterRestart_WhatOthersHaveCancelled(t *testing.T) {
 		}
 		require.EqualValues(t, 5, bus.Metrics().Ledger.Stored)
 		tool, _ := newBus(t, eventbus.WithStore(disk.Open()), eventbus.WithoutHandlers())
-		require.NoError(t, tool.Cancel(t.Context(), ids[0]))
+		require.NoError(t, cancelEvent(t.Context(), tool, ids[0]))
 		disk.fail.Store(1)
 		_, err := bus.Publish(t.Context(), "a", "fails")
 		require.Error(t, err)
-		require.NoError(t, tool.Cancel(t.Context(), ids[1]))
+		require.NoError(t, cancelEvent(t.Context(), tool, ids[1]))
 		time.Sleep(time.Minute)
-		require.NoError(t, tool.Cancel(t.Context(), ids[2]))
-		require.NoError(t, bus.Cancel(t.Context(), ids[3]))
+		require.NoError(t, cancelEvent(t.Context(), tool, ids[2]))
+		require.NoError(t, cancelEvent(t.Context(), bus, ids[3]))
 		time.Sleep(time.Minute)
 		l := bus.Metrics().Ledger
 		require.True(t, l.Balanced(), "%+v", l)

@@ -2,7 +2,6 @@ package contracttest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -25,11 +24,10 @@ func TestL6_AToolCancelsAScheduledEvent(t *testing.T) {
 		ann := eventbus.By("ann")
 		cancelled := func(bus *eventbus.Bus, id eventbus.EventID) {
 			t.Helper()
-			require.NoError(t, tool.Cancel(t.Context(), id, ann))
-			require.ErrorIs(t, tool.Cancel(t.Context(), id, ann), eventbus.ErrNotScheduled)
-			require.ErrorIs(t, bus.Cancel(t.Context(), id), eventbus.ErrNotScheduled)
-			_, err := tool.Event(t.Context(), id)
-			require.ErrorIs(t, err, eventbus.ErrUnknownEvent)
+			require.NoError(t, cancelEvent(t.Context(), tool, id, ann))
+			requireNothingLeft(t, cancelEvent(t.Context(), tool, id, ann))
+			requireNothingLeft(t, cancelEvent(t.Context(), bus, id))
+			require.Equal(t, []string{"mail cancelled 0 ended by ann"}, endsOf(t, tool, id))
 			entries := audit(t, tool, eventbus.AuditQuery{})
 			require.Equal(t, id, entries[0].Event)
 			require.Equal(t, "ann", entries[0].By)
@@ -48,15 +46,15 @@ func TestL6_AToolCancelsAScheduledEvent(t *testing.T) {
 		requireBalanced(t, bus)
 		shutdown(t, bus)
 
-		require.NoError(t, tool.Cancel(t.Context(), byTool))
+		require.NoError(t, cancelEvent(t.Context(), tool, byTool))
 		require.Len(t, audit(t, tool, eventbus.AuditQuery{}), 2, "without an operator there is no entry")
 		bus, _ = disk.open(t)
 		disk.handles(t, bus, "mail", nil)
 		require.NoError(t, bus.Start(t.Context()))
 		now := mustPublish(t, bus, "a", "now")
-		require.ErrorIs(t, tool.Cancel(t.Context(), now), eventbus.ErrNotScheduled)
-		require.ErrorIs(t, tool.Cancel(t.Context(), eventbus.NewEventID()), eventbus.ErrNotScheduled)
-		require.ErrorIs(t, tool.Cancel(t.Context(), now, eventbus.By("\n")), eventbus.ErrInvalidOption)
+		requireNothingLeft(t, cancelEvent(t.Context(), tool, now))
+		requireNothingLeft(t, cancelEvent(t.Context(), tool, eventbus.NewEventID()))
+		require.ErrorIs(t, cancelEvent(t.Context(), tool, now, eventbus.By("\n")), eventbus.ErrInvalidOption)
 		time.Sleep(24 * time.Hour)
 		require.Equal(t, []string{"mail now 1"}, disk.took())
 		require.Len(t, audit(t, tool, eventbus.AuditQuery{}), 2, "what changes nothing has no entry")
@@ -89,10 +87,10 @@ func TestL6_AToolCancelsWhenTheEventIsDue(t *testing.T) {
 			for i := range n {
 				wg.Go(func() {
 					time.Sleep(time.Until(due(i)) + time.Duration(i%5-2)*time.Millisecond)
-					switch err := canceller.Cancel(context.Background(), ids[i]); {
+					switch err := cancelEvent(context.Background(), canceller, ids[i]); {
 					case err == nil:
 						cancelled[i].Add(1)
-					case !errors.Is(err, eventbus.ErrNotScheduled):
+					case !nothingLeft(err):
 						t.Error(err)
 					}
 				})
@@ -102,9 +100,11 @@ func TestL6_AToolCancelsWhenTheEventIsDue(t *testing.T) {
 		time.Sleep(time.Hour)
 		var sum int64
 		for i := range n {
-			require.EqualValues(t, 1, called[i].Load()+cancelled[i].Load(), "%d", i)
+			require.LessOrEqual(t, cancelled[i].Load(), int64(1), "%d", i)
+			require.Positive(t, called[i].Load()+cancelled[i].Load(), "%d", i) // a call that has begun may be cancelled
 			sum += cancelled[i].Load()
 		}
+		require.Equal(t, n-sum, bus.Metrics().Ledger.Handled)
 		require.NotZero(t, sum)
 		require.NotEqual(t, int64(n), sum)
 		requireBalanced(t, bus)
@@ -135,7 +135,7 @@ func TestL6_AWaitEndsWhenAToolCancels(t *testing.T) {
 		_, second := wait("handled", time.Hour)
 		_, third := wait("soon", 10*time.Second)
 		time.Sleep(12 * time.Second) // soon runs
-		require.NoError(t, tool.Cancel(t.Context(), cancelled))
+		require.NoError(t, cancelEvent(t.Context(), tool, cancelled))
 		began := time.Now()
 		require.ErrorIs(t, <-first, eventbus.ErrCancelled)
 		require.LessOrEqual(t, time.Since(began), 250*time.Millisecond)
@@ -164,7 +164,7 @@ func TestL6_OtherProcessesCountForTheQuota(t *testing.T) {
 			_, err := bus.Publish(t.Context(), "a", "x")
 			require.ErrorIs(t, err, eventbus.ErrQueueFull)
 			for _, id := range ids {
-				require.NoError(t, tool.Cancel(t.Context(), id))
+				require.NoError(t, cancelEvent(t.Context(), tool, id))
 			}
 			time.Sleep(time.Second)
 		}

@@ -106,7 +106,7 @@ func shutdownWithAHang(t *testing.T, method string) {
 	case "Requests":
 		brief, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, tool.Cancel(brief, eventbus.NewEventID()), context.DeadlineExceeded)
+		require.ErrorIs(t, cancelEvent(brief, tool, eventbus.NewEventID()), context.DeadlineExceeded)
 	case "Directives":
 		fail.Store(true)
 		mustPublish(t, bus, "a", "x")
@@ -209,9 +209,9 @@ func TestS2_NoCallWaitsForAStoreThatHangsAfterShutdown(t *testing.T) {
 		silent.on.Store(true)
 		brief, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, bus.Cancel(brief, first), context.DeadlineExceeded)
+		require.ErrorIs(t, cancelEvent(brief, bus, first), context.DeadlineExceeded)
 		results := make(chan error, 2)
-		go func() { results <- bus.Cancel(context.Background(), second) }()
+		go func() { results <- cancelEvent(context.Background(), bus, second) }()
 		hangs.on.Store(true)
 		mustSubscribe(t, bus, "other", ok, eventbus.Named("other")) // the bus claims what is parked for it
 		time.Sleep(time.Second)

@@ -343,7 +343,7 @@ func TestF7_AnObserverMayCancel(t *testing.T) {
 			AttemptEnded: func(eventbus.EndedAttempt) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				got <- bus.Cancel(ctx, id)
+				got <- cancelEvent(ctx, bus, id)
 			},
 		}))
 		disk.handles(t, bus, "mail", nil)

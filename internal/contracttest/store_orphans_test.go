@@ -26,7 +26,7 @@ func requireRoomFor(t *testing.T, bus *eventbus.Bus, n int) (ids []eventbus.Even
 func cancelAll(t *testing.T, bus *eventbus.Bus, ids []eventbus.EventID) {
 	t.Helper()
 	for _, id := range ids {
-		require.NoError(t, bus.Cancel(t.Context(), id))
+		require.NoError(t, cancelEvent(t.Context(), bus, id))
 	}
 }
 

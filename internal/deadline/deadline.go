@@ -19,11 +19,12 @@ type State uint32
 
 // The states of a call. It leaves Running once.
 const (
-	Running State = iota
-	Ended         // by its goroutine
-	Overran       // its deadline has passed
-	Stopped       // by StopAll
-	Revoked       // by RevokeAll
+	Running   State = iota
+	Ended           // by its goroutine
+	Overran         // its deadline has passed
+	Stopped         // by StopAll
+	Revoked         // by RevokeAll
+	Cancelled       // by CancelIf
 
 	stateBits = 3
 )
@@ -229,12 +230,18 @@ func (w *Watch[T]) StopAll() []*T { return w.endAll(Stopped) }
 // RevokeAll does what StopAll does. The state of the calls is Revoked.
 func (w *Watch[T]) RevokeAll() []*T { return w.endAll(Revoked) }
 
-func (w *Watch[T]) endAll(as State) []*T {
+// CancelIf does what StopAll does with the calls that match. The state of these is Cancelled. matches must be quick, and must not
+// use the watch.
+func (w *Watch[T]) CancelIf(matches func(*T) bool) []*T { return w.endIf(matches, Cancelled) }
+
+func (w *Watch[T]) endAll(as State) []*T { return w.endIf(func(*T) bool { return true }, as) }
+
+func (w *Watch[T]) endIf(matches func(*T) bool, as State) []*T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var all []*T
 	for _, s := range w.slots {
-		if call, _ := w.runningLocked(s); call != nil && w.end(call, as) {
+		if call, _ := w.runningLocked(s); call != nil && matches(call) && w.end(call, as) {
 			all = append(all, call)
 		}
 	}

@@ -84,12 +84,19 @@ func (q *Queue[T]) Add(at int64, item T) bool {
 	}
 	isHead := q.waiting.len() == 0 || at < q.waiting.next()
 	q.waiting.push(at, item)
-	if isHead && !q.running && !q.armLocked(0) {
+	if isHead {
+		q.awaitHeadLocked()
+	}
+	return true
+}
+
+// awaitHeadLocked sets the timer for the head of the agenda, or begins to deliver it.
+func (q *Queue[T]) awaitHeadLocked() {
+	if !q.running && !q.armLocked(0) {
 		// Not by a timer of zero: a mock clock fires that only when it next moves.
 		q.running = true
 		go q.deliver()
 	}
-	return true
 }
 
 // Len returns the number of waiting items. An item counts until its call of due has
@@ -130,15 +137,21 @@ func (q *Queue[T]) Prune(drop func(T) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var kept agenda[T]
+	head := int64(math.MinInt64)
+	if q.waiting.len() > 0 {
+		head = q.waiting.next()
+	}
 	for q.waiting.len() > 0 {
 		at := q.waiting.next()
 		if item := q.waiting.pop(); !drop(item) {
 			kept.push(at, item)
 		}
 	}
-	q.waiting = kept
-	if kept.len() == 0 {
+	switch q.waiting = kept; {
+	case kept.len() == 0:
 		q.stopLocked()
+	case kept.next() != head && !q.closed: // otherwise the timer fires early, and the head is late by earlyPause
+		q.awaitHeadLocked()
 	}
 }
 

@@ -725,6 +725,22 @@ func TestPruneGivesBackTheMemoryAndTheTimer(t *testing.T) {
 	})
 }
 
+// Without the first item, the timer is that of the next one, which is not late then.
+func TestPruneOfTheHeadSetsTheTimerAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newRealClock()
+		began := time.Now()
+		var after time.Duration
+		q := delay.New(c, func([]int) { after = time.Since(began) })
+		q.Add(c.in(time.Second), 1)
+		q.Add(c.in(time.Second+time.Microsecond), 2)
+		require.Equal(t, []int{1}, q.Take(func(i int) bool { return i == 1 }))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, time.Second+time.Microsecond, after)
+	})
+}
+
 // What due has been given stays there, and what is behind it can go.
 func TestPruneDuringDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -11,20 +11,22 @@ import (
 //
 // A key is identified by a 64-bit hash with a random seed. A collision of two keys in use
 // is practically impossible, and would only make one wait for the other.
-type Gate[T any] struct {
+type Gate[T comparable] struct {
 	seed   maphash.Seed
 	shards []shard[T]
 }
 
-type shard[T any] struct {
+type shard[T comparable] struct {
 	mu sync.Mutex // guards the following
 	// lines has the waiting items of each key with an admitted item: nil if none waits.
 	lines map[uint64]*line[T]
 	most  int      // largest number of keys in this map
 	spare *node[T] // free list
 	kept  int      // number of spare nodes
+	// held has the nodes of Hold and Keep: true if it is the turn of that item. It is nil without any.
+	held map[*node[T]]bool
 
-	_ [24]byte // shards are written by different cores
+	_ [16]byte // shards are written by different cores
 }
 
 // line is the list of the waiting items of a key.
@@ -39,7 +41,7 @@ type node[T any] struct {
 const maxSpares = 64
 
 // New returns a gate. At most one goroutine per shard uses it at a time.
-func New[T any](shards int) *Gate[T] {
+func New[T comparable](shards int) *Gate[T] {
 	return &Gate[T]{seed: maphash.MakeSeed(), shards: make([]shard[T], shards)}
 }
 
@@ -49,42 +51,60 @@ func (g *Gate[T]) shard(key string) (*shard[T], uint64) {
 	return &g.shards[hash%uint64(len(g.shards))], hash
 }
 
-// Enter reports whether it admits an item now. If not, the gate keeps the item until Leave
+// Enter reports whether it admits an item now. If not, the gate keeps the item until Leave or End
 // returns it.
 func (g *Gate[T]) Enter(key string, item T) bool {
 	s, hash := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l, taken := s.lines[hash]
-	if !taken {
-		if s.lines == nil {
-			s.lines = make(map[uint64]*line[T])
-		}
-		s.lines[hash] = nil
-		s.most = max(s.most, len(s.lines))
-		return true
-	}
-	n := s.nodeLocked()
-	n.item = item
-	if l == nil {
-		s.lines[hash] = &line[T]{n, n}
+	if !s.beginsLocked(hash) {
+		s.waitLocked(hash, item)
 		return false
 	}
-	if l.first == nil {
+	return true
+}
+
+// beginsLocked takes a key that has no admitted item. It reports whether it has.
+func (s *shard[T]) beginsLocked(hash uint64) bool {
+	if _, taken := s.lines[hash]; taken {
+		return false
+	}
+	if s.lines == nil {
+		s.lines = make(map[uint64]*line[T])
+	}
+	s.lines[hash] = nil
+	s.most = max(s.most, len(s.lines))
+	return true
+}
+
+// waitLocked puts an item at the end of the line of a key.
+func (s *shard[T]) waitLocked(hash uint64, item T) *node[T] {
+	n := s.nodeLocked()
+	n.item = item
+	l := s.lines[hash]
+	switch {
+	case l == nil:
+		s.lines[hash] = &line[T]{n, n}
+		return n
+	case l.first == nil:
 		l.first = n
-	} else {
+	default:
 		l.last.next = n
 	}
 	l.last = n
-	return false
+	return n
 }
 
 // Leave ends the admission of a key's item. It admits and returns the next item of the key,
-// if one waits.
+// if one waits. If Hold or Keep has that one, End admits the next.
 func (g *Gate[T]) Leave(key string) (next T, ok bool) {
 	s, hash := g.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.leaveLocked(hash)
+}
+
+func (s *shard[T]) leaveLocked(hash uint64) (next T, ok bool) {
 	l := s.lines[hash]
 	if l == nil || l.first == nil {
 		delete(s.lines, hash)
@@ -92,9 +112,18 @@ func (g *Gate[T]) Leave(key string) (next T, ok bool) {
 		return next, false
 	}
 	n := l.first
+	if s.holds(n) {
+		s.held[n] = true
+		return next, false
+	}
 	next, l.first = n.item, n.next
 	s.keepLocked(n)
 	return next, true
+}
+
+func (s *shard[T]) holds(n *node[T]) bool {
+	_, is := s.held[n]
+	return is
 }
 
 func (s *shard[T]) nodeLocked() *node[T] {
@@ -128,7 +157,7 @@ func (s *shard[T]) shrinkLocked() {
 	s.lines, s.most = lines, len(lines)
 }
 
-// Each calls f with each waiting item, under the lock of a shard. f must be quick and must not use
+// Each calls f with each waiting item that is not held, under the lock of a shard. f must be quick and must not use
 // the gate. An item that enters or leaves meanwhile may be left out.
 func (g *Gate[T]) Each(f func(T)) {
 	for i := range g.shards {
@@ -144,12 +173,14 @@ func (s *shard[T]) each(f func(T)) {
 			continue
 		}
 		for n := l.first; n != nil; n = n.next {
-			f(n.item)
+			if !s.holds(n) {
+				f(n.item)
+			}
 		}
 	}
 }
 
-// Take removes the waiting items for which takes returns true, and returns them. takes is called under the lock of a shard: it must
+// Take removes the waiting items that are not held and for which takes returns true, and returns them. takes is called under the lock of a shard: it must
 // be quick and must not use the gate.
 func (g *Gate[T]) Take(takes func(T) bool) (taken []T) {
 	for i := range g.shards {
@@ -169,7 +200,7 @@ func (s *shard[T]) take(takes func(T) bool) (taken []T) {
 		for n := l.first; n != nil; {
 			next := n.next
 			switch {
-			case !takes(n.item):
+			case s.holds(n) || !takes(n.item):
 				last = n
 			case last == nil:
 				l.first = next

@@ -13,7 +13,7 @@ import (
 	"github.com/surebus/eventbus/internal/keys"
 )
 
-func enter[T any](g *keys.Gate[T], key string, item T) bool { return g.Enter(key, item) }
+func enter[T comparable](g *keys.Gate[T], key string, item T) bool { return g.Enter(key, item) }
 
 func TestOneOfAKeyAtATimeInTheirOrder(t *testing.T) {
 	g := keys.New[int](4)
@@ -37,11 +37,11 @@ func TestOneOfAKeyAtATimeInTheirOrder(t *testing.T) {
 	require.True(t, enter(g, "a", 6), "the key is free again")
 }
 
-// A gate is, for each key, a list whose first item is through.
+// A gate is, for each key, a list whose first item is through. Held items keep their places.
 func TestAGateIsListsByKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		g := keys.New[int](rapid.IntRange(1, 4).Draw(t, "shards"))
-		model := make(map[string][]int)
+		model, held := make(map[string][]int), make(map[int]bool)
 		key := rapid.Custom(func(t *rapid.T) string { return fmt.Sprint(rapid.IntRange(0, 200).Draw(t, "key")) })
 		few := rapid.SampledFrom([]string{"", "a", "b"})
 		either := rapid.OneOf(key, few, few)
@@ -58,22 +58,70 @@ func TestAGateIsListsByKey(t *testing.T) {
 			"leave": func(t *rapid.T) {
 				k := either.Draw(t, "key")
 				for range rapid.SampledFrom([]int{1, 1, 70}).Draw(t, "times") {
-					if len(model[k]) == 0 {
+					if len(model[k]) == 0 || held[model[k][0]] {
 						return
 					}
 					model[k] = model[k][1:]
 					next, ok := g.Leave(k)
-					require.Equal(t, len(model[k]) > 0, ok)
-					if ok {
-						require.Equal(t, model[k][0], next)
+					admits(t, model, held, k, next, ok)
+				}
+			},
+			"keep": func(t *rapid.T) {
+				k := either.Draw(t, "key")
+				n++
+				g.Keep(k, n)
+				model[k], held[n] = append(model[k], n), true
+			},
+			"hold": func(t *rapid.T) {
+				one := rapid.IntRange(0, n+1).Draw(t, "item")
+				takes := func(i int) bool { return i%5 == 0 || i == one }
+				var want []int
+				for _, items := range model {
+					for i, item := range items {
+						if i > 0 && !held[item] && takes(item) {
+							want = append(want, item)
+						}
+					}
+				}
+				for _, item := range want {
+					held[item] = true
+				}
+				require.ElementsMatch(t, want, g.Hold(takes))
+				require.Empty(t, g.Take(func(i int) bool { return held[i] }))
+				g.Each(func(i int) { require.False(t, held[i]) })
+			},
+			"end": func(t *rapid.T) {
+				k := either.Draw(t, "key")
+				for _, i := range slices.Clone(model[k]) {
+					if !held[i] || !rapid.Bool().Draw(t, "ends") {
+						continue
+					}
+					delete(held, i)
+					first := model[k][0] == i
+					model[k] = slices.DeleteFunc(slices.Clone(model[k]), func(other int) bool { return other == i })
+					next, ok := g.End(k, i)
+					if first {
+						admits(t, model, held, k, next, ok)
 					} else {
-						delete(model, k)
+						require.False(t, ok)
 					}
 				}
 			},
 			"": func(t *rapid.T) { require.Equal(t, len(model), g.Len()) },
 		})
 	})
+}
+
+// admits checks what a gate has returned after the first item of a key has left.
+func admits(t *rapid.T, model map[string][]int, held map[int]bool, key string, next int, ok bool) {
+	left := model[key]
+	require.Equal(t, len(left) > 0 && !held[left[0]], ok)
+	if ok {
+		require.Equal(t, left[0], next)
+	}
+	if len(left) == 0 {
+		delete(model, key)
+	}
 }
 
 func TestKeysThatAreGoneTakeNoMemory(t *testing.T) {

@@ -17,6 +17,8 @@ type Query[L any] struct {
 	Before ID
 	// ExactTotal makes Page.Total exact beyond driver.MaxTotal.
 	ExactTotal bool
+	// NoTotal leaves Page.Total 0. A page then costs no more than its own letters and those between them.
+	NoTotal bool
 }
 
 // Page is a page of letters.
@@ -35,9 +37,12 @@ func (q *Queue[L]) Page(query Query[L]) (page Page[L]) {
 	defer q.mu.RUnlock()
 	candidates, matches := q.selectLocked(&query)
 	var from, last ID
-	counted := matches == nil
+	counted := matches == nil || query.NoTotal
 	if counted {
-		from, page.Total = query.Before, candidates.length
+		from = query.Before
+	}
+	if !query.NoTotal && matches == nil {
+		page.Total = candidates.length
 	}
 	for e := range candidates.descending(from) {
 		if matches != nil && !matches(e.letter) {

@@ -196,13 +196,18 @@ func (l *Line[T]) awake(x T) {
 func (l *Line[T]) Wake(now int64) (woken []T) {
 	for len(l.asleep) > 0 && l.asleep[0].Seat().Until <= now {
 		x := l.asleep[0]
-		l.asleep = remove(l.asleep, x, byUntil)
-		seat := x.Seat()
-		seat.Since, seat.Until = now, 0
-		l.awake(x)
+		l.Rouse(x, now)
 		woken = append(woken, x)
 	}
 	return woken
+}
+
+// Rouse ends the sleep of a parked holder that sleeps.
+func (l *Line[T]) Rouse(x T, now int64) {
+	l.asleep = remove(l.asleep, x, byUntil)
+	seat := x.Seat()
+	seat.Since, seat.Until = now, 0
+	l.awake(x)
 }
 
 // Wakes returns when the next holder is to be woken, or 0.

@@ -71,7 +71,7 @@ func TestSabotage(t *testing.T) {
 		runs[b.Package] = append(runs[b.Package], b.Run)
 	}
 	for dir, regexps := range runs {
-		r := goTest(t, root, dir, strings.Join(regexps, "|"), 10*patience)
+		r := goTest(t, root, dir, strings.Join(regexps, "|"), 10*patience, nil)
 		require.Empty(t, r.failed, "these fail without any bug:\n%s", r.output)
 		require.True(t, r.ok, "go test %s fails without any bug:\n%s", dir, r.output)
 		sound[dir] = r
@@ -100,18 +100,13 @@ func sabotageWith(t *testing.T, root string, b sabotage.Bug, sound result) []str
 	dir := t.TempDir()
 	copied := filepath.Join(dir, path.Base(b.File))
 	require.NoError(t, os.WriteFile(copied, []byte(patch(t, root, b)), 0o600))
-	overlay, err := json.Marshal(map[string]any{
-		"Replace": map[string]string{filepath.Join(root, filepath.FromSlash(b.File)): copied},
-	})
-	require.NoError(t, err)
-	overlayFile := filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(overlayFile, overlay, 0o600))
+	overlay := map[string]string{filepath.Join(root, filepath.FromSlash(b.File)): copied}
 
 	limit := patience
 	if b.Hangs > 0 {
 		limit = b.Hangs
 	}
-	r := goTest(t, root, b.Package, b.Run, limit, "-overlay="+overlayFile)
+	r := goTest(t, root, b.Package, b.Run, limit, overlay)
 	var caughtBy []string
 	for _, name := range r.failed {
 		if slices.Contains(sound.passed, name) {
@@ -127,6 +122,37 @@ func sabotageWith(t *testing.T, root string, b sabotage.Bug, sound result) []str
 		t.Fatalf("NOT CAUGHT: %s\nNo test in %s that matches %s fails. Write one that does.\n%s", b.What, b.Package, b.Run, r.output)
 	}
 	return caughtBy
+}
+
+// pruneTests returns an overlay of the test files of a package that have no tests but those that an expression selects.
+func pruneTests(t *testing.T, dir, to, run string) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	require.NoError(t, err)
+	keeps := sabotage.Selects(run)
+	overlay := make(map[string]string)
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		pruned, err := sabotage.Prune(source, keeps)
+		require.NoError(t, err)
+		overlay[file] = filepath.Join(to, filepath.Base(file))
+		require.NoError(t, os.WriteFile(overlay[file], pruned, 0o600))
+	}
+	return overlay
+}
+
+// overlayFlag writes an overlay, and returns the flag for it.
+func overlayFlag(t *testing.T, dir string, replace map[string]string) string {
+	t.Helper()
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	require.NoError(t, err)
+	f, err := os.CreateTemp(dir, "overlay*.json")
+	require.NoError(t, err)
+	defer f.Close()
+	_, err = f.Write(overlay)
+	require.NoError(t, err)
+	return "-overlay=" + f.Name()
 }
 
 // choose says which bugs to run, as the flags say.
@@ -176,15 +202,25 @@ func (r result) skips(run string) (reason string) {
 	return r.output
 }
 
-func goTest(t *testing.T, root, dir, run string, limit time.Duration, flags ...string) result {
+// goTest runs the tests of a package that an expression selects, with files replaced. Most of the time of a build is that of the tests'
+// package: it has no others, and is compiled without optimizations.
+func goTest(t *testing.T, root, dir, run string, limit time.Duration, replace map[string]string) result {
 	t.Helper()
-	// The build itself is bounded by the test's own deadline alone. Most of its time is that of the tests' package, so that is
-	// compiled without optimizations.
-	args := append([]string{
-		"test", "-json", "-short", "-count=1", "-vet=off", "-gcflags=./" + dir + "=-N -l",
-		"-timeout=" + limit.String(), "-run=" + run,
-	}, flags...)
-	cmd := exec.CommandContext(t.Context(), "go", append(args, "./"+dir)...)
+	overlays := t.TempDir()
+	pruned := pruneTests(t, filepath.Join(root, dir), overlays, run)
+	maps.Copy(pruned, replace)
+	r := goTestWith(t, root, dir, run, limit, overlayFlag(t, overlays, pruned))
+	if !r.built { // perhaps what was left out is needed
+		r = goTestWith(t, root, dir, run, limit, overlayFlag(t, overlays, replace))
+	}
+	return r
+}
+
+func goTestWith(t *testing.T, root, dir, run string, limit time.Duration, overlay string) result {
+	t.Helper()
+	// The build itself is bounded by the test's own deadline alone.
+	cmd := exec.CommandContext(t.Context(), "go", "test", "-json", "-short", "-count=1", "-vet=off", "-gcflags=./"+dir+"=-N -l",
+		"-timeout="+limit.String(), "-run="+run, overlay, "./"+dir)
 	cmd.Dir = root
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it ends its children
 	cmd.WaitDelay = 10 * time.Second

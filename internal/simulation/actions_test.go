@@ -167,7 +167,7 @@ func (s *simulation) published(p simPublication, id eventbus.EventID, err error,
 func (s *simulation) newEvent(p simPublication) *simEvent {
 	e := &simEvent{
 		simPublication: p, number: len(s.events),
-		handled: map[string]bool{}, gone: map[string]bool{}, perhaps: map[string]bool{},
+		handled: map[string]bool{}, raced: map[string]bool{}, gone: map[string]bool{}, perhaps: map[string]bool{},
 	}
 	s.events = append(s.events, e)
 	return e
@@ -205,7 +205,8 @@ func (s *simulation) publishAndWait(c *simCall) {
 		return
 	}
 	p, options := s.publication()
-	w := &simWait{event: len(s.events), call: c}
+	w, id := &simWait{event: len(s.events), call: c}, eventbus.NewEventID()
+	options = append(options, eventbus.ID(id)) // so that operators know it
 	var ctx context.Context
 	do := func() {
 		w.result, w.err = s.bus.PublishAndWait(ctx, p.eventType, w.event, options...)
@@ -223,7 +224,7 @@ func (s *simulation) publishAndWait(c *simCall) {
 	if s.refuses(p, c != nil, w) != nil {
 		err = w.err
 	}
-	if !s.published(p, eventbus.EventID{}, err, c, w) {
+	if !s.published(p, id, err, c, w) {
 		simCheck(w.done.Load(), "PublishAndWait waits for what was refused")
 		return
 	}
@@ -233,22 +234,9 @@ func (s *simulation) publishAndWait(c *simCall) {
 	s.waits = append(s.waits, w)
 }
 
-// cancelScheduled takes back an event for later.
-func (s *simulation) cancelScheduled() {
-	d := simPick(s, slices.DeleteFunc(slices.Clone(s.model.open), func(d *simDispatch) bool { return d.state != "scheduled" })...)
-	id := d.event.id
-	if id.IsZero() {
-		return
-	}
-	s.logf("cancel e%d", d.event.number)
-	simCheck(s.bus.Cancel(context.Background(), id) == nil, "Cancel of event %d", d.event.number)
-	simCheck(errors.Is(s.bus.Cancel(context.Background(), id), eventbus.ErrNotScheduled), "Cancel of event %d, again", d.event.number)
-	s.settleFor(d)
-	if d.wait != nil {
-		d.wait.pending = 1
-	}
-	s.model.settle(d, eventbus.Cancelled)
-	s.model.forget(d.event)
+// nothingLeft reports whether an action has found that the event has settled, as far as it is known.
+func nothingLeft(err error) bool {
+	return errors.Is(err, eventbus.ErrSettled) || errors.Is(err, eventbus.ErrUnknownEvent)
 }
 
 // operate does something to a subscription.
@@ -310,7 +298,7 @@ func (s *simulation) conclude(c *simCall, how string) {
 	err, cause := c.ctx.Err(), context.Cause(c.ctx)
 	switch m := s.model; {
 	case c.dispatch == nil:
-		cut := m.cut && errors.Is(err, context.Canceled) && errors.Is(cause, eventbus.ErrShutdown)
+		cut := c.cancelled && errors.Is(err, context.Canceled) && errors.Is(cause, eventbus.ErrCancelled) || m.cut && errors.Is(err, context.Canceled) && errors.Is(cause, eventbus.ErrShutdown)
 		simCheck(cut || errors.Is(err, context.DeadlineExceeded), "the context of %s, which was given up, has ended with %v, %v", c.name, err, cause)
 		m.abandoned--
 		if c.era == c.sub.era {
@@ -368,7 +356,9 @@ func (s *simulation) unsubscribe(sub *simSub, inside *simCall) {
 	} else {
 		sub.made.Unsubscribe()
 	}
-	s.model.unsubscribe(sub)
+	for _, d := range s.model.unsubscribe(sub) {
+		d.state = "queued" // workers find it removed
+	}
 }
 
 // reopen has the model replay a letter, or is why that is refused.
@@ -387,7 +377,16 @@ func (s *simulation) reopen(l *simDispatch) error {
 	slices.SortFunc(to, func(x, y *simSub) int { return x.number - y.number })
 	s.remove(l)
 	s.model.ledger.Replays++
-	s.model.enqueue(&simDispatch{event: l.event, replayed: s.model.now, rest: to, replays: l.replays + 1, failures: l.failures, handled: l.handled, before: len(l.handled)})
+	l.event.cancels = 0
+	d := &simDispatch{
+		event: l.event, replayed: s.model.now, rest: to, replays: l.replays + 1, failures: l.failures, handled: l.handled, before: len(l.handled), later: l.later,
+	}
+	if s.model.now >= l.later {
+		s.model.enqueue(d)
+		return nil
+	}
+	d.state, d.due, d.idle = "scheduled", l.later, l.later-s.model.now // it was given up before
+	s.model.open = append(s.model.open, d)
 	return nil
 }
 

@@ -61,6 +61,7 @@ type simulation struct {
 	ended     chan error
 	violation string
 	accepted  map[int]bool  // events of which observers were told
+	operated  int64         // letters that GiveUp has made
 	yields    atomic.Bool   // observers let everything else go first
 	loose     *simLoose     // once calls are made at the same moment; also guarded by mu
 	free      chan struct{} // closed: the gates are open
@@ -82,19 +83,21 @@ type simulation struct {
 
 // simCall is a call of a handler, which waits at its gate for orders.
 type simCall struct {
-	ctx      context.Context
-	name     string
-	event    eventbus.Event
-	start    time.Time
-	deadline time.Time
-	gate     chan simOrder
-	sub      *simSub
-	dispatch *simDispatch // nil once it has been given up
-	era      int          // of the subscription, when it was
-	wait     *simWait     // for an event that it has published
-	emits    []*simEvent
-	over     atomic.Bool // the handler has returned, in a call at the same moment as others
-	waited   atomic.Bool // the handler has called PublishAndWait, likewise
+	ctx       context.Context
+	name      string
+	event     eventbus.Event
+	start     time.Time
+	deadline  time.Time
+	gate      chan simOrder
+	sub       *simSub
+	dispatch  *simDispatch // nil once it has been given up
+	era       int          // of the subscription, when it was
+	wait      *simWait     // for an event that it has published
+	emits     []*simEvent
+	replays   int
+	cancelled bool        // by Cancel
+	over      atomic.Bool // the handler has returned, in a call at the same moment as others
+	waited    atomic.Bool // the handler has called PublishAndWait, likewise
 }
 
 // simOrder is what a handler does next. It returns when it says that it is done.
@@ -125,6 +128,7 @@ type simSub struct {
 	most          int // abandoned calls, of this era
 	hanging, era  int
 	removed       bool
+	dropsRetired  bool // it was removed by Retire, with DropRetired
 	skipped       int64
 	made          *eventbus.Subscription
 	counts        eventbus.SubscriptionMetrics // of how calls have ended
@@ -133,16 +137,22 @@ type simSub struct {
 // simEvent is an event that was accepted.
 type simEvent struct {
 	simPublication
-	number    int
-	order     int // among those published or due; 0: not yet
-	id        eventbus.EventID
-	published time.Duration   // when Publish returned
-	time      time.Duration   // its own time, once a handler has seen it
-	handled   map[string]bool // by which subscriptions
-	to        []string        // the subscriptions that it was certainly published for
-	settled   bool            // no dispatch of it was left, once
-	gone      map[string]bool // those for which it was cancelled or purged
-	perhaps   map[string]bool // those whose call may have been cut short, or have been too late
+	number     int
+	first      int // of simModel.events, when it was published
+	order      int // of simModel.events, when it was published or due; 0: not yet
+	id         eventbus.EventID
+	published  time.Duration   // when Publish returned
+	time       time.Duration   // its own time, once a handler has seen it
+	handled    map[string]bool // by which subscriptions
+	to         []string        // the subscriptions that it was certainly published for
+	settled    bool            // no dispatch of it was left, once
+	dispatches int             // when it was queued
+	cancelled  time.Time       // when Cancel had confirmed that all of it has ended, at the same moment as others
+	raced      map[string]bool // subscriptions whose call was cancelled then
+	cancels    time.Duration   // until when Cancel also ends what is on its way
+	met        int             // dispatches that were, since the last Cancel
+	gone       map[string]bool // those for which it was cancelled or purged
+	perhaps    map[string]bool // those whose call may have been cut short, or have been too late
 }
 
 type simViolation string
@@ -186,6 +196,7 @@ func (s *simulation) handler(sub *simSub) eventbus.Handler {
 		c := &simCall{ctx: ctx, event: e, start: time.Now(), gate: make(chan simOrder), sub: sub}
 		c.deadline, _ = ctx.Deadline() // asked early, it is exact
 		c.name = simCallName(e.Payload.(int), d.Subscription, d.Attempt, d.Replays)
+		c.replays = d.Replays
 		s.mu.Lock()
 		s.arrived = append(s.arrived, c)
 		s.mu.Unlock()
@@ -270,7 +281,7 @@ func (s *simulation) setUp() {
 		"X": policy.BackoffMultiplier, "E": simBound(policy.MaxElapsed, 0),
 	}
 	m := &simModel{
-		random: s.random, merge: s.merge, ended: map[eventbus.Outcome]int64{},
+		random: s.random, merge: s.merge, cancels: s.settleFor, ended: map[eventbus.Outcome]int64{},
 	}
 	s.isolation = s.chance(0.25)
 	s.onces, s.emits = rand.New(rand.NewPCG(s.seed, 23)), rand.New(rand.NewPCG(s.seed, 25))
@@ -378,7 +389,11 @@ func (s *simulation) observer() eventbus.Observer {
 			}, r.Event, "is tried again at %s", r.Due.Sub(s.origin))
 		},
 		DeadLettered: func(l eventbus.DeadLetter) {
-			tell(func(m *eventbus.TypeMetrics) { m.DeadLettered++ }, l.Event, "has died at %s: %s", l.Subscription, l.Reason)
+			tell(func(m *eventbus.TypeMetrics) {
+				if m.DeadLettered++; l.Reason == eventbus.ReasonOperator {
+					s.operated++
+				}
+			}, l.Event, "has died at %s: %s", l.Subscription, l.Reason)
 		},
 		Replayed: func(l eventbus.DeadLetter) { tell(nil, l.Event, "is replayed for %s", l.Subscription) },
 		CircuitChanged: func(c eventbus.CircuitChange) {
@@ -523,8 +538,8 @@ func (s *simulation) act() {
 		s.publishBatch()
 	case does(30) && len(m.subs) > 0:
 		s.operate(m.subs[s.rng.IntN(len(m.subs))], simPick(s, "trip", "reset", "pause", "hold", "resume", "resume"))
-	case does(15) && m.in("scheduled") > 0:
-		s.cancelScheduled()
+	case does(45) && len(m.open) > 0 && !m.cut:
+		s.verb()
 	case does(160):
 		s.advance()
 	case does(30):
@@ -541,6 +556,8 @@ func (s *simulation) act() {
 		s.subscribe()
 	case does(12) && len(m.subs) > 0:
 		s.unsubscribe(m.subs[s.rng.IntN(len(m.subs))], nil)
+	case does(6) && len(m.subs) > 0 && !m.ending:
+		s.retire(m.subs[s.rng.IntN(len(m.subs))])
 	case does(10) && len(s.waits) > 0:
 		w := s.waits[s.rng.IntN(len(s.waits))]
 		if w.cancel != nil {

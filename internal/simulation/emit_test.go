@@ -166,7 +166,7 @@ func (m *storeModel) withoutTold(n int, p *storeProcess, b *driver.Batch) *drive
 	})
 	for _, l := range b.Bury {
 		id := eventbus.LetterID(l.ID)
-		if i := slices.IndexFunc(b.New, func(r *driver.Record) bool { return isTold(r) && r.ID == l.ID }); (i >= 0) != m.telling {
+		if i := slices.IndexFunc(b.New, func(r *driver.Record) bool { return isTold(r) && r.ID == l.ID }); (i >= 0) != (m.telling && !p.beside) {
 			m.failf(nil, "batch %d has the letter %s, and its event: %v", n, id, i >= 0)
 		} else if i >= 0 {
 			m.told[id] = &toldLetter{ref: b.New[i].Ref}

@@ -13,8 +13,9 @@ import (
 // goes on with, since that is the bus's to choose. All the rest follows, and at every
 // step what can be seen of the bus must be as it is here.
 type simModel struct {
-	merge  func([]*simSub) simPolicy      // of a dispatch to them
-	random func(at time.Duration) float64 // what the bus draws at an instant
+	merge   func([]*simSub) simPolicy      // of a dispatch to them
+	random  func(at time.Duration) float64 // what the bus draws at an instant
+	cancels func(*simDispatch)             // is told of what is cancelled on its way
 
 	ending, drained, cut bool
 
@@ -26,7 +27,7 @@ type simModel struct {
 	ledger    eventbus.Ledger            // what has come in
 	ended     map[eventbus.Outcome]int64 // what has gone out
 	abandoned int
-	events    int                    // that have been published, or have become due
+	events    int                    // how often one was published, or has become due
 	known     map[[2]string]simKnown // by event type and idempotency key
 	sweepAt   time.Duration          // when late dispatches are looked for; 0: none expires
 }
@@ -35,8 +36,11 @@ type simDispatch struct {
 	event    *simEvent
 	state    string    // scheduled, queued, taken, running, waiting, held; or settled
 	rest     []*simSub // to be visited, beginning with the next
+	splits   int       // deliveries that were split off because a door has refused them
+	part     bool      // it is one of those
 	policy   simPolicy
 	attempt  int
+	called   bool // the call of a delivery that an action has taken out of it had begun
 	replays  int
 	failures []simFailure
 	handled  []string // where it was, in this dispatch and before
@@ -47,6 +51,7 @@ type simDispatch struct {
 	chosenIn int64    // to probe in this outage of the circuit, from 1; 0: it was not
 	pass     int      // the circuit's generation when the call began
 	due      time.Duration
+	later    time.Duration   // when its event is due; 0 without a delay
 	replayed time.Duration   // when
 	idle     time.Duration   // its delay, and the time that it was held
 	parked   time.Duration   // when it was held last
@@ -64,8 +69,11 @@ func (m *simModel) in(states ...string) int64 {
 	return int64(len(m.all(func(d *simDispatch) bool { return slices.Contains(states, d.state) })))
 }
 
-// behind reports whether a dispatch has to wait for one before it of its key.
+// behind reports whether a dispatch has to wait for one before it of its key. At an isolated subscription that has ended, none has.
 func (m *simModel) behind(d *simDispatch) bool {
+	if at := d.rest[0].order(); at != nil && at.removed {
+		return false
+	}
 	return slices.ContainsFunc(m.open[:slices.Index(m.open, d)], func(x *simDispatch) bool {
 		return d.place && x.place && x.event.key == d.event.key && x.rest[0].order() == d.rest[0].order()
 	})
@@ -126,7 +134,9 @@ func (m *simModel) advance(now time.Duration) {
 // publish accepts an event for some subscriptions.
 func (m *simModel) publish(e *simEvent, to []*simSub, wait *simWait) {
 	m.ledger.Accepted++
-	d := &simDispatch{event: e, state: "scheduled", rest: to, due: m.now + e.delay, wait: wait, idle: e.delay}
+	m.events++
+	e.first = m.events
+	d := &simDispatch{event: e, state: "scheduled", rest: to, later: simLater(m.now, e.delay), due: m.now + e.delay, wait: wait, idle: e.delay}
 	m.open = append(m.open, d)
 	if len(to) == 0 {
 		m.settle(d, eventbus.Unrouted)
@@ -139,8 +149,10 @@ func (m *simModel) publish(e *simEvent, to []*simSub, wait *simWait) {
 func (m *simModel) enqueue(d *simDispatch) {
 	var all []*simDispatch
 	if d.event.order == 0 {
-		m.events++
-		d.event.order = m.events
+		if d.event.order = d.event.first; d.event.delay > 0 {
+			m.events++
+			d.event.order = m.events
+		}
 	}
 	for _, to := range places(d.rest) {
 		one := *d
@@ -149,6 +161,9 @@ func (m *simModel) enqueue(d *simDispatch) {
 		all = append(all, &one)
 	}
 	m.ledger.Copies += int64(len(all) - 1)
+	if d.replays == 0 {
+		d.event.dispatches = len(all)
+	}
 	m.open = append(slices.DeleteFunc(m.open, func(x *simDispatch) bool { return x == d }), all...)
 	m.armSweep()
 }
@@ -167,6 +182,9 @@ func (m *simModel) visit(d *simDispatch) {
 		if m.cut {
 			d.attempt--
 			m.bury(d, eventbus.ReasonShutdown)
+			return
+		}
+		if m.cancelledOnItsWay(d) {
 			return
 		}
 		if d.isLate(m.now) {
@@ -192,7 +210,8 @@ func (m *simModel) visit(d *simDispatch) {
 			return
 		}
 		m.ledger.Splits++
-		split.place, split.wait = false, nil
+		split.place, split.wait, split.part, split.splits = false, nil, true, 0
+		d.splits++
 		m.open = append(m.open, &split)
 		m.skip(&split, s, why)
 		d.wait.note(&split)
@@ -391,19 +410,20 @@ func (m *simModel) settle(d *simDispatch, o eventbus.Outcome) {
 }
 
 func (m *simModel) bury(d *simDispatch, reason eventbus.Reason) {
+	if reason == eventbus.ReasonUnsubscribed && d.rest[0].dropsRetired {
+		m.settle(d, eventbus.Dropped)
+		return
+	}
 	d.reason, d.due = reason, m.now
 	m.letters = append(m.letters, d)
 	m.settle(d, eventbus.DeadLettered)
 }
 
-func (m *simModel) unsubscribe(s *simSub) {
+// unsubscribe removes a subscription, and returns what it has held.
+func (m *simModel) unsubscribe(s *simSub) (held []*simDispatch) {
 	s.removed = true
 	m.subs = slices.DeleteFunc(m.subs, func(x *simSub) bool { return x == s })
-	for _, d := range m.seated(s) {
-		if d.state == "held" {
-			d.state = "queued" // workers find it removed
-		}
-	}
+	return slices.DeleteFunc(m.seated(s), func(d *simDispatch) bool { return d.state != "held" })
 }
 
 // end makes letters of what Shutdown does not wait for: of all but what a worker is

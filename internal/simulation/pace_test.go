@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -32,6 +33,7 @@ type paceLimits struct {
 // paceCall is a call of a handler at a door.
 type paceCall struct {
 	deadline time.Time
+	ctx      context.Context
 	waits    bool // it has called PublishAndWait: it may exceed limits
 }
 
@@ -69,7 +71,7 @@ func (o *paceDoor) begins(c *paceCall) (wrong string) {
 	running := 0
 	for other := range o.calls {
 		switch {
-		case !now.Before(other.deadline.Add(-paceTolerance)): // abandoned
+		case !now.Before(other.deadline.Add(-paceTolerance)), wasCancelled(other.ctx): // abandoned
 			o.ends(other, 0)
 		case !other.waits:
 			running++

@@ -28,19 +28,19 @@ var simStandbySeed = flag.Int64("standbyseed", -1, "the one standby schedule of 
 // standbyTally sums up the standby schedules.
 type standbyTally struct {
 	schedules, processes, kills, losses, handOvers, failures atomic.Int64
-	commits, rollbacks, letters                              atomic.Int64
+	commits, rollbacks, letters, acts                        atomic.Int64
 	violations                                               violations
 }
 
 func (t *standbyTally) String() string {
-	return fmt.Sprintf("%d standby schedules, %d processes, %d kills, %d lost leases, %d hand-overs, %d failures of the store, %d transactions committed, %d rolled back, %d dead letters, %s",
+	return fmt.Sprintf("%d standby schedules, %d processes, %d kills, %d lost leases, %d hand-overs, %d failures of the store, %d transactions committed, %d rolled back, %d dead letters, %d actions, %s",
 		t.schedules.Load(), t.processes.Load(), t.kills.Load(), t.losses.Load(), t.handOvers.Load(), t.failures.Load(),
-		t.commits.Load(), t.rollbacks.Load(), t.letters.Load(), &t.violations)
+		t.commits.Load(), t.rollbacks.Load(), t.letters.Load(), t.acts.Load(), &t.violations)
 }
 
 // simulateStandbys runs standby schedules. In each, several processes with WithStandby use one storetest.Model at the same
-// time. They publish, also in transactions that commit late or not at all; they shut down, are killed, lose the lease, and
-// begin with other subscriptions. The last one handles what is left. A seed repeats the decisions of a schedule, but not
+// time. They publish, also in transactions that commit late or not at all; they act on events, shut down, are killed, lose the lease,
+// and begin with other subscriptions. The last one handles what is left. A seed repeats the decisions of a schedule, but not
 // always its violation.
 func simulateStandbys(t *testing.T, schedules int) {
 	t.Helper()
@@ -95,6 +95,7 @@ type standbyEvent struct {
 	returned  time.Time // of Publish, or of the commit; zero before
 	accepted  bool
 	refused   bool  // for sure
+	ended     bool  // Cancel or GiveUp may have ended deliveries
 	must      []int // subscriptions that its publisher had
 	at        map[int]*standbyDelivery
 }
@@ -452,7 +453,7 @@ func (s *standbySim) check(dump storetest.Dump) {
 			}
 		}
 		for _, sub := range e.must {
-			if d := e.at[sub]; e.accepted && (d == nil || d.handled == 0) && !letters[e.id][sub] {
+			if d := e.at[sub]; e.accepted && !e.ended && (d == nil || d.handled == 0) && !letters[e.id][sub] {
 				s.failf("e%d was accepted, and s%d has not handled it, and it is in no letter", e.n, sub)
 			}
 		}
@@ -525,7 +526,7 @@ func (s *standbySim) calls(p *standbyProcess, sub, n int, in eventbus.Delivery) 
 	}
 	s.fence = max(s.fence, in.Fence)
 	for _, other := range s.events {
-		if before := other.at[sub]; e.key != "" && other.key == e.key && other.from == e.from && other != e && !other.scheduled && !e.scheduled && other.accepted &&
+		if before := other.at[sub]; e.key != "" && other.key == e.key && other.from == e.from && other != e && !other.scheduled && !e.scheduled && other.accepted && !other.ended &&
 			!other.returned.After(e.began) && slices.Contains(other.must, sub) && (before == nil || before.handled == 0 && !before.disputed && before.running == 0) {
 			if before == nil && !d.disputed && !s.hasLetter(other, sub) && !other.expires {
 				s.failf("e%d: s%d is called before e%d of the same key", n, sub, other.n)
@@ -546,10 +547,14 @@ func (s *standbySim) hasLetter(e *standbyEvent, sub int) bool {
 // publish publishes events of one key, in each way.
 func (p *standbyProcess) publish(rng *rand.Rand, key string) {
 	s := p.sim
+	acts := rand.New(rand.NewPCG(s.seed, rng.Uint64()))
 	for range 5 + rng.IntN(25) {
 		time.Sleep(ms(rng, 300))
 		if p.isOver() || s.failed() || s.quiet.Load() {
 			return
+		}
+		if chance(acts, 15) {
+			p.act(acts)
 		}
 		e := s.newEvent(p, pick(rng, key, key, ""))
 		options := []eventbus.PublishOption{eventbus.ID(e.id)}
@@ -620,4 +625,34 @@ func (s *standbySim) published(e *standbyEvent, err error, sure bool) {
 	e.accepted, e.returned = err == nil, time.Now()
 	e.refused = err != nil && sure && !errors.As(err, &unknown)
 	s.logf("published e%d: %v", e.n, err)
+}
+
+// act orders something of one of the last events. A process without the lease asks the one that has it.
+func (p *standbyProcess) act(rng *rand.Rand) {
+	s := p.sim
+	v := &simVerb{action: pick(rng, eventbus.AuditCancel, eventbus.AuditRetryNow, eventbus.AuditGiveUp)}
+	if chance(rng, 40) {
+		v.of = fmt.Sprint("s", rng.IntN(3))
+	}
+	s.mu.Lock()
+	if len(s.events) == 0 {
+		s.mu.Unlock()
+		return
+	}
+	e := s.events[len(s.events)-1-rng.IntN(min(20, len(s.events)))]
+	e.ended = e.ended || v.action != eventbus.AuditRetryNow
+	s.logf("process %d: %s e%d", p.n, v, e.n)
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(p.ctx, 5*time.Second) // the one with the lease may be gone
+	defer cancel()
+	report, err := v.apply(ctx, p.bus, e.id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tally.acts.Add(1)
+	s.logf("process %d: %s e%d: %+v %v", p.n, v, e.n, report.Deliveries, err)
+	if err == nil || nothingLeft(err) || errors.Is(err, eventbus.ErrNothingDone) {
+		if wrong := v.settles(&report, err); wrong != "" {
+			s.failf("e%d: %s", e.n, wrong)
+		}
+	}
 }

@@ -167,7 +167,7 @@ func (p *storeProcess) handler(sub *storeSub, gone *bool) eventbus.Handler {
 		case kind == 16:
 			unfail := c.fails(m, in.Attempt, "", c.began.Add(storeTimeout))
 			<-ctx.Done()
-			if errors.Is(context.Cause(ctx), eventbus.ErrShutdown) {
+			if errors.Is(context.Cause(ctx), eventbus.ErrShutdown) || wasCancelled(ctx) {
 				unfail()
 			}
 			c.ends(m, false)
@@ -265,6 +265,8 @@ func (m *storeModel) returns(e *storeEvent, id eventbus.EventID) {
 	defer m.mu.Unlock()
 	switch {
 	case e.returned.IsZero():
+		e.returned = id
+	case e.returned != id && e.freed: // by Cancel
 		e.returned = id
 	case e.returned != id:
 		m.failf(e, "the key %q returned the id %s, and now %s", e.once, e.returned, id)
@@ -386,9 +388,14 @@ func (p *storeProcess) operate(late []*storeSub) {
 		case 7, 8, 9:
 			p.letters(rng)
 		case 10, 11:
-			p.cancelOne(rng)
+			p.act(rng)
+			p.act(rng)
 		case 12:
-			if sub.present {
+			switch {
+			case !sub.present:
+			case chance(rng, 40):
+				p.retire(rng, sub)
+			default:
 				p.unsubscribe(sub)
 			}
 			if !sub.present && chance(rng, 60) {
@@ -448,35 +455,6 @@ func (m *storeModel) taken(how string, id eventbus.LetterID, err error) {
 	m.logf("%s %s: %v", how, id, err)
 	if err == nil && m.letters[id] != nil {
 		m.failf(m.letters[id].event, "%s returned nil, and the letter stays", how)
-	}
-}
-
-// cancelOne cancels a scheduled event.
-func (p *storeProcess) cancelOne(rng *rand.Rand) {
-	s := p.sim
-	s.mu.Lock()
-	var scheduled []*storeEvent
-	for _, e := range s.events {
-		if e.after > 0 && e.accepted {
-			scheduled = append(scheduled, e)
-		}
-	}
-	s.mu.Unlock()
-	if len(scheduled) == 0 {
-		return
-	}
-	e := scheduled[max(0, len(scheduled)-1-rng.IntN(3))]
-	err := p.bus.Cancel(p.ctx, e.id)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.logf("cancel e%d: %v", e.n, err)
-	if err != nil || e.hasComeOnce() {
-		return
-	}
-	for sub, d := range e.deliveries {
-		if d.place != placeCancelled && d.place != placeReplayCancelled && e.attempts == 1 {
-			s.failf(e, "Cancel returned nil, and the delivery to s%d is %v", sub, d.place)
-		}
 	}
 }
 

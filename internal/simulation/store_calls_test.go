@@ -15,6 +15,7 @@ import (
 
 // storeCall is a call of a handler.
 type storeCall struct {
+	ctx      context.Context
 	delivery *storeDelivery
 	process  *storeProcess
 	began    time.Time
@@ -28,7 +29,9 @@ type storeCall struct {
 }
 
 // runs reports whether the call counts as running.
-func (c *storeCall) runs() bool { return c != nil && (c.until.IsZero() || time.Now().Before(c.until)) }
+func (c *storeCall) runs() bool {
+	return c != nil && !wasCancelled(c.ctx) && (c.until.IsZero() || time.Now().Before(c.until))
+}
 
 // begins checks that a handler may be called now. It returns nil for calls that no longer matter.
 func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub, gone *bool) *storeCall {
@@ -65,6 +68,7 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 	switch {
 	case r.state == driver.Scheduled || !m.hasCome(e, r.scheduled) && (!e.at.IsZero() || time.Now().Before(m.wall.monotonic(r.scheduled))):
 		m.failf(e, "s%d is called, and the event is not due before %v", sub.index, r.scheduled)
+	case d.isHurried():
 	case r.state == driver.Waiting && !m.hasCome(e, r.due) && time.Now().Before(m.wall.monotonic(r.due)):
 		m.failf(e, "s%d is called, and the retry is not due before %v", sub.index, r.due)
 	case r.asleep && !m.hasCome(e, r.due) && time.Now().Before(m.wall.monotonic(r.due)):
@@ -90,7 +94,7 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 			}
 		}
 	}
-	c := &storeCall{delivery: d, process: p, began: time.Now()}
+	c := &storeCall{ctx: ctx, delivery: d, process: p, began: time.Now()}
 	d.call = c
 	m.paces(sub, d, c)
 	return c
@@ -103,6 +107,9 @@ func (c *storeCall) fails(m *storeModel, attempt int, text string, until time.Ti
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if wasCancelled(c.ctx) { // what it returns is ignored
+		return func() {}
+	}
 	d, n := c.delivery, len(c.delivery.failures)
 	c.until = until
 	d.failures = append(d.failures, storeFailure{attempt, text})
@@ -136,6 +143,7 @@ func (c *storeCall) ends(m *storeModel, handled bool) {
 	if handled && d.place == placeRecord {
 		d.handled, d.by = true, c
 	}
+	d.hurried = false
 	m.logf("end s%d e%d handled=%v", d.sub, d.event.n, handled)
 }
 
@@ -225,7 +233,8 @@ func (m *storeModel) checkResult(e *storeEvent, r eventbus.Result, err error) {
 	case r.Outcome == eventbus.Handled && err == nil:
 		held := subsOf(r.Held)
 		for sub, d := range e.deliveries {
-			if d.place != placeHandled && d.place != placeDropped && !slices.Contains(held, sub) {
+			ended := d.place == placeHandled || d.place == placeDropped || d.place == placeReplayCancelled // with OfSubscription
+			if !ended && !slices.Contains(held, sub) && m.subs[sub].present {                              // a name that is being retired holds nobody's wait
 				m.failf(e, "the result is handled, and the delivery to s%d is %v", sub, d.place)
 			}
 		}
@@ -233,7 +242,7 @@ func (m *storeModel) checkResult(e *storeEvent, r eventbus.Result, err error) {
 		m.failf(e, "the result is held at no subscription")
 	case r.Outcome == eventbus.Unrouted && e.accepted && len(e.deliveries) > 0:
 		m.failf(e, "the result is unrouted, and it has %d targets", len(e.deliveries))
-	case r.Outcome == eventbus.Cancelled != errors.Is(err, eventbus.ErrCancelled):
+	case (r.Outcome == eventbus.Cancelled && len(r.Letters) == 0) != errors.Is(err, eventbus.ErrCancelled):
 		m.failf(e, "the result is %v, the error is %v", r.Outcome, err)
 	}
 	for _, id := range r.Letters {

@@ -218,9 +218,11 @@ func (p *storeProcess) work() {
 		}
 		key := pick(rng, "", "beside", "beside") // keys of its own: see storeModel.overtakes
 		eventType := pick(rng, "a.x", "a.x", "a.y", "b.x", "none")
-		switch sub := pick(rng, s.subs...); rng.IntN(12) {
+		switch sub := pick(rng, s.subs...); rng.IntN(14) {
 		case 0, 1, 2:
 			p.letters(rng)
+		case 12, 13:
+			p.act(rng)
 		case 3:
 			s.logs("beside: pause s%d: %v", sub.index, p.orderBeside(sub, (*eventbus.Subscription).Pause))
 		case 4, 5:

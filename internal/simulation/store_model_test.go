@@ -87,8 +87,10 @@ type storeEvent struct {
 
 	attempts, acked, unknown, refused int // calls that published it
 	accepted, unrouted                bool
-	left                              bool                   // accepted into incoming, and not taken in
-	withdrawn                         bool                   // cancelled there
+	left                              bool // accepted into incoming, and not taken in
+	withdrawn                         bool // cancelled there
+	acts                              []*storeAct
+	freed                             bool                   // its id and its idempotency key were free again
 	deliveries                        map[int]*storeDelivery // by subscription
 	published                         time.Time
 	changes                           map[int]int // storeModel.changes when Publish was called
@@ -119,12 +121,14 @@ type storeDelivery struct {
 	record *storeRecord
 	letter eventbus.LetterID
 
-	call     *storeCall // in progress
-	by       *storeCall // the last one that has handled it
-	handled  bool       // by this process, and not durable yet
-	failures []storeFailure
-	durable  int  // of the failures
-	loose    bool // unsubscribed: a crash may bring it back, behind later ones of its key
+	call        *storeCall // in progress
+	by          *storeCall // the last one that has handled it
+	handled     bool       // by this process, and not durable yet
+	failures    []storeFailure
+	durable     int         // of the failures
+	cancelledBy []*storeAct // one of them
+	hurried     bool        // by RetryNow, since its last call
+	loose       bool        // unsubscribed: a crash may bring it back, behind later ones of its key
 
 	// In a paced schedule:
 	destination      string    // the answer of the function in this process
@@ -293,6 +297,9 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 	delete(m.foreign, b)
 	b = m.withoutTold(n, p, b)
 	m.logf("batch %d, beside=%v:%s", n, p.beside, m.describe(b))
+	if p.beside { // nobody had the lease, and it carries out an action
+		m.process.ended += int64(len(b.Delete))
+	}
 	if len(b.New)+len(b.Leave) == 0 { // without targets
 		for _, r := range b.Remember {
 			for _, e := range m.events {
@@ -305,6 +312,7 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 		sub   int
 	}
 	before := map[place]bool{} // in records that the batch changes, or in letters that it takes
+	ended := map[place]*storeRecord{}
 	for _, take := range b.Take {
 		id := eventbus.LetterID(take)
 		l := m.letters[id]
@@ -363,23 +371,21 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 			return nil
 		}
 		for _, sub := range r.remaining() {
-			before[place{r.event, sub}] = true
+			before[place{r.event, sub}], ended[place{r.event, sub}] = true, r
 			delete(m.live[storeLine{sub, r.event.key}], r.event.deliveries[sub])
 		}
 		return r
 	}
 	var changed []*storeRecord // that remain
-	var from *storeRecord      // the record that the batch is about
 	for _, u := range b.Update {
 		if r := remove(u.Ref); r != nil {
-			if from = r; m.checkProgress(r, u) {
+			if m.checkProgress(r, u) {
 				changed = append(changed, r)
 			}
 		}
 	}
 	for _, ref := range b.Delete {
-		if r := remove(ref); r != nil {
-			from = r
+		if remove(ref) != nil {
 			delete(m.records, ref)
 		}
 	}
@@ -445,6 +451,11 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 			d.place, d.letter, d.handled = placeLetter, l.ID, false
 			d.destination, d.wakes = "", time.Time{}
 		}
+		from := ended[place{e, subs[0]}]
+		if from == nil {
+			m.failf(e, "batch %d: a letter for s%d without a record", n, subs[0])
+			return
+		}
 		m.letters[l.ID], m.process.died[l.ID] = &storeLetter{event: e, subs: subs}, true
 		m.checkLetter(e, from, l)
 	}
@@ -453,15 +464,17 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 		d := at.event.deliveries[at.sub]
 		switch {
 		case slices.ContainsFunc(b.Forget, func(f driver.Dedupe) bool { return eventbus.EventID(f.Event) == at.event.id }):
-			d.place = placeCancelled
-			if d.record.replays > 0 {
-				m.failf(at.event, "batch %d: Cancel of a replay frees the id", n)
+			d.place, at.event.freed = placeCancelled, true
+			if d.record.replays > 0 || !m.cancels(d) {
+				m.failf(at.event, "batch %d: the id is free, and it is a replay: %v", n, d.record.replays > 0)
 			}
-		case d.record.replays > 0 && d.record.state == driver.Scheduled:
-			d.place = placeReplayCancelled
-		case d.handled:
+		case d.handled && (len(b.New) > 0 || len(d.by.emitted()) == 0 || len(at.event.actsOn(eventbus.AuditCancel, at.sub)) == 0):
 			d.place, d.handled, d.durable = placeHandled, false, len(d.failures)
 			succeeded = append(succeeded, d)
+		case m.cancels(d):
+			d.place, d.handled = placeReplayCancelled, false
+		case at.event.n < m.subs[at.sub].drop:
+			d.place = placeDropped
 		case m.subs[at.sub].drops && m.isLate(d.record) && len(d.failures) == 0:
 			d.place = placeDropped
 		default:
@@ -586,22 +599,29 @@ func (m *storeModel) leaves(p *storeProcess, b *driver.Batch, left *driver.Incom
 	}
 }
 
-// withdrawn notes that Cancel has removed an event from incoming.
+// withdrawn notes that Cancel has removed an event from incoming, with all of its replays there.
 func (m *storeModel) withdrawn(n int, id eventbus.EventID) {
+	found := false
 	for at, in := range m.incoming {
-		if in.event.id != id || !in.event.isLater() {
+		if in.event.id != id {
 			continue
 		}
 		delete(m.incoming, at)
-		in.event.withdrawn = !in.replay
+		in.event.withdrawn, in.event.freed = !in.replay, in.event.freed || !in.replay
 		for _, sub := range in.subs {
-			if in.event.deliveries[sub].place = placeCancelled; in.replay {
-				in.event.deliveries[sub].place = placeReplayCancelled
+			d := in.event.deliveries[sub]
+			if d.place = placeCancelled; in.replay {
+				d.place = placeReplayCancelled
+			}
+			if !m.cancels(d) {
+				m.failf(in.event, "batch %d withdraws it, and nobody cancels it", n)
 			}
 		}
-		return
+		found = true
 	}
-	m.failf(nil, "batch %d withdraws the unknown event %s", n, id)
+	if !found {
+		m.failf(nil, "batch %d withdraws the unknown event %s", n, id)
+	}
 }
 
 // checkProgress applies an update to a record. Targets may have been handled meanwhile.
@@ -609,7 +629,7 @@ func (m *storeModel) checkProgress(r *storeRecord, u *driver.Record) bool {
 	old := *r
 	r.progress(u)
 	for _, sub := range old.remaining() {
-		if d := r.event.deliveries[sub]; d != nil && !slices.Contains(r.remaining(), sub) && d.call != nil {
+		if d := r.event.deliveries[sub]; d != nil && !slices.Contains(r.remaining(), sub) && d.call != nil && !wasCancelled(d.call.ctx) {
 			m.failf(r.event, "record %d passes s%d, whose handler runs", r.ref, sub)
 		}
 	}
@@ -618,7 +638,7 @@ func (m *storeModel) checkProgress(r *storeRecord, u *driver.Record) bool {
 		m.failf(r.event, "record %d goes back: from target %d, attempt %d to %d, %d", r.ref, old.next, old.attempts, r.next, r.attempts)
 	case r.attempts > old.attempts+1:
 		m.failf(r.event, "record %d has %d attempts after %d", r.ref, r.attempts, old.attempts)
-	case r.state == driver.Waiting && r.attempts > m.process.retries:
+	case r.state == driver.Waiting && r.attempts > m.process.retries && r.attempts > old.attempts: // otherwise RetryNow has claimed it
 		m.failf(r.event, "record %d waits after attempt %d, with %d retries", r.ref, r.attempts, m.process.retries)
 	}
 	return true
@@ -660,6 +680,10 @@ func (m *storeModel) checkLetter(e *storeEvent, from *storeRecord, l *eventbus.D
 	case eventbus.ReasonPermanent:
 		ended = true
 	case eventbus.ReasonUnsubscribed, eventbus.ReasonOverflow, eventbus.ReasonCrash:
+	case eventbus.ReasonOperator:
+		if len(e.actsOn(eventbus.AuditGiveUp, subOf(l.Subscription))) == 0 {
+			m.failf(e, "it is given up at %s, and nobody does that", l.Subscription)
+		}
 	case eventbus.ReasonTooLate:
 		m.checkTooLate(e, from, l)
 	case eventbus.ReasonShutdown, eventbus.ReasonCircuitOpen, eventbus.ReasonExpired, eventbus.ReasonDuplicate, eventbus.ReasonInvalid:
@@ -778,16 +802,6 @@ func (m *storeModel) pauseEnds(rng *rand.Rand) time.Time {
 // hasEnded reports whether the wall clock has ended a pause.
 func (m *storeModel) hasEnded(sub *storeSub) bool {
 	return !sub.until.IsZero() && (!m.wall.now().Before(sub.until) || !sub.shown.Before(sub.until))
-}
-
-// hasComeOnce reports whether the time of an event had come before the wall clock was set back. A replay
-// then waits for it again, and Cancel cancels the replay alone.
-func (e *storeEvent) hasComeOnce() bool {
-	at := e.at
-	if at.IsZero() {
-		at = e.published.Add(e.after)
-	}
-	return !e.shown.Before(at)
 }
 
 // step sets the wall clock, ahead or back.

@@ -143,16 +143,17 @@ func (m *storeModel) paces(sub *storeSub, d *storeDelivery, c *storeCall) {
 		m.failf(d.event, "s%d is called, and was not asked for a destination", sub.index)
 	case pace.divides && pace.paused[name]:
 		m.failf(d.event, "s%d is called, and its destination %q is paused", sub.index, name)
-	case time.Now().Before(d.wakes):
+	case time.Now().Before(d.wakes) && !d.isHurried():
 		m.failf(d.event, "s%d is called, and sleeps until %v", sub.index, d.wakes)
 	}
+	d.wakes = time.Time{}
 	if pace.doors[name] == nil {
 		pace.doors[name] = newPaceDoor(&pace.limits)
 	}
 	if sub.ordering+pace.resumes[name] > 0 {
 		pace.doors[name].resumes()
 	}
-	c.door, c.paced = pace.doors[name], &paceCall{deadline: c.began.Add(storeTimeout)} // its context has the wall clock's
+	c.door, c.paced = pace.doors[name], &paceCall{ctx: c.ctx, deadline: c.began.Add(storeTimeout)} // its context has the wall clock's
 	if wrong := c.door.begins(c.paced); wrong != "" {
 		m.failf(d.event, "s%d at %q: %s", sub.index, name, wrong)
 	}

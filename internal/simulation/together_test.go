@@ -36,7 +36,8 @@ type simLoose struct {
 	// Guarded by simulation.mu.
 	spoiled   []string // what calls did wrong
 	purged    map[eventbus.LetterID]bool
-	cancelled int64
+	cancelled int64 // deliveries that were reported so
+	givenUp   int64
 }
 
 // simEnd is a call of Shutdown from outside.
@@ -81,13 +82,18 @@ func (s *simulation) together(random *rand.Rand) {
 	s.logf("from here on, calls are made at the same moment")
 	l := &simLoose{
 		exact: s.trace.Len(), removed: map[*simSub]bool{}, paused: map[*simSub]bool{},
-		purged: map[eventbus.LetterID]bool{}, retired: map[string]bool{}, drops: map[string]bool{}, cancelled: s.model.ended[eventbus.Cancelled],
+		purged: map[eventbus.LetterID]bool{}, retired: map[string]bool{}, drops: map[string]bool{}, cancelled: s.model.ended[eventbus.Cancelled], givenUp: s.operated,
 	}
 	for n := range s.names { // each may be the name of one that was removed
 		l.retired[fmt.Sprintf("s%d", n+1)], l.drops[fmt.Sprintf("s%d", n+1)] = true, true
 	}
 	for _, sub := range s.model.subs {
 		l.paused[sub] = sub.pausedUntil == math.MaxInt64
+	}
+	for _, e := range s.events { // another Cancel may report those again
+		if l.cancelled -= int64(e.met); e.met > 0 {
+			e.cancelled = s.origin.Add(e.cancels - simStands)
+		}
 	}
 	s.rng = random
 	s.noted(func() { s.loose = l })
@@ -278,8 +284,8 @@ func (b *simBurst) any() {
 		if w := s.waits[s.rng.IntN(len(s.waits))]; w.cancel != nil {
 			b.add("cancel a wait", func() { w.cancel() })
 		}
-	case does(80):
-		b.cancelScheduled()
+	case does(120):
+		b.verb()
 	case does(60):
 		b.record(1+s.rng.IntN(4), s.chance(0.2))
 	case does(80) && len(s.loose.listed) > 0:
@@ -287,7 +293,11 @@ func (b *simBurst) any() {
 	case does(100) && len(s.runs) > 0:
 		b.goOn(s.runs[s.rng.IntN(len(s.runs))])
 	case does(80) && len(s.model.subs) > 0:
-		b.unsubscribe(sub())
+		if s.chance(0.3) {
+			b.retire(sub())
+		} else {
+			b.unsubscribe(sub())
+		}
 	case does(120) && len(s.model.subs) > 0:
 		b.control(sub(), simPick(s, "trip", "reset", "pause", "hold", "resume", "resume"))
 	case len(s.calls) == 0:
@@ -445,6 +455,8 @@ func (b *simBurst) publishBatch() {
 func (b *simBurst) publishAndWait(c *simCall) {
 	s := b.simulation
 	e, options := b.publication()
+	e.id = eventbus.NewEventID()
+	options = append(options, eventbus.ID(e.id)) // so that operators know it
 	w := &simWait{event: e.number, call: c}
 	publish := func(ctx context.Context) {
 		w.result, w.err = s.bus.PublishAndWait(ctx, e.eventType, e.number, options...)
@@ -622,33 +634,6 @@ func (b *simBurst) replayMatching() {
 	})
 }
 
-func (b *simBurst) cancelScheduled() {
-	s := b.simulation
-	var scheduled []*simEvent
-	for _, e := range s.events {
-		if e.delay > 0 && !e.id.IsZero() {
-			scheduled = append(scheduled, e)
-		}
-	}
-	if len(scheduled) == 0 {
-		return
-	}
-	e := simPick(s, scheduled...)
-	b.add(fmt.Sprintf("cancel e%d", e.number), func() {
-		switch err := s.bus.Cancel(context.Background(), e.id); {
-		case err == nil:
-			s.noted(func() {
-				s.loose.cancelled++
-				for _, name := range e.to {
-					e.gone[name] = true
-				}
-			})
-		case !errors.Is(err, eventbus.ErrNotScheduled) && !errors.Is(err, eventbus.ErrShutdown) && !errors.Is(err, errRefusedRecord):
-			s.spoil("Cancel: %v", err)
-		}
-	})
-}
-
 func (b *simBurst) shutdown() {
 	s, end := b.simulation, &simEnd{}
 	var ctx context.Context
@@ -779,7 +764,9 @@ func (s *simulation) meet(open bool) (came bool) {
 		simCheck(!s.loose.removed[c.sub], "%s began after Unsubscribe", c.name)
 		simCheck(!s.loose.paused[c.sub], "%s began after Pause", c.name)
 		simCheck(!s.loose.closed, "%s began after Shutdown", c.name)
-		simCheck(!s.events[c.event.Payload.(int)].handled[c.sub.name], "%s was handled before", c.name)
+		e := s.events[c.event.Payload.(int)]
+		simCheck(!e.handled[c.sub.name], "%s was handled before", c.name)
+		simCheck(!c.isCancelled(e), "%s began after Cancel", c.name)
 		running := 0
 		for _, other := range s.calls {
 			// A call that has returned from PublishAndWait may exceed the limit.
@@ -820,7 +807,7 @@ func (s *simulation) settleAccounts() {
 	ledger := s.bus.Metrics().Ledger
 	left := ledger.Queued + ledger.Running + ledger.Waiting + ledger.Held + ledger.Scheduled + ledger.Throttled + ledger.Snoozed + ledger.Recording
 	simCheck(ledger.Balanced() && left == 0, "something is left in memory: %+v", ledger)
-	simCheck(ledger.Cancelled == l.cancelled, "%d were cancelled, and %d are counted", l.cancelled, ledger.Cancelled)
+	simCheck(s.operated == l.givenUp, "%d were given up, and %d have died for that", l.givenUp, s.operated)
 	gone := ledger.Replays + int64(len(l.purged)) + s.purged
 	simCheck(ledger.DeadLettered == int64(len(l.listed))+gone, "%d letters, %d are replayed or purged, and %d have died", len(l.listed), gone, ledger.DeadLettered)
 
@@ -849,7 +836,7 @@ func (s *simulation) settleAccounts() {
 	}
 	simCheck(len(unfinished) == 0, "the error of Shutdown lists %d letters that do not exist", len(unfinished))
 
-	dropped := int64(0)
+	dropped, onTheirWay := int64(0), false
 	for _, e := range s.events {
 		if !s.accepted[e.number] {
 			continue
@@ -857,13 +844,16 @@ func (s *simulation) settleAccounts() {
 		for _, name := range e.to {
 			pair := simPair(e.number, name)
 			places := dead[pair]
-			for _, in := range []bool{e.handled[name], e.gone[name]} {
+			// What a call that was cancelled has returned at the same moment is ignored.
+			for _, in := range []bool{e.handled[name] && !(e.raced[name] && e.gone[name]), e.gone[name]} {
 				if in {
 					places++
 				}
 			}
 			switch {
 			case places == 0 && e.perhaps[name]:
+			case places == 0 && !e.cancelled.IsZero():
+				onTheirWay = true
 			case places == 0 && l.drops[name]:
 				dropped++
 			default:
@@ -871,5 +861,9 @@ func (s *simulation) settleAccounts() {
 			}
 		}
 	}
+	extra := ledger.Cancelled - l.cancelled
+	simCheck(extra == 0 || extra > 0 && slices.ContainsFunc(s.events, func(e *simEvent) bool { return !e.cancelled.IsZero() }),
+		"%d were cancelled, and %d are counted", l.cancelled, ledger.Cancelled)
+	simCheck(ledger.Cancelled > 0 || !onTheirWay, "deliveries of cancelled events are lost")
 	simCheck(dropped <= ledger.Dropped, "%d deliveries are lost, and %d were dropped", dropped, ledger.Dropped)
 }

@@ -1,58 +1,229 @@
-// Package slogcore writes entries of zap to a handler of log/slog.
+// Package slogcore writes entries of zap to a handler of log/slog, without ever waiting for it.
+//
+// The handler is called on a goroutine of its own, with one entry at a time. Entries wait in a bounded buffer. Those for which it has
+// no room are left out, and one entry has their number.
 package slogcore
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap/zapcore"
 )
 
-// New returns a core that writes to a handler. The attribute "logger" has the name of the logger.
-func New(h slog.Handler) zapcore.Core { return &core{h} }
+// MaxEntries bounds the entries that wait for the handler.
+const MaxEntries = 1000
 
-type core struct{ to slog.Handler }
+// FlushTime is how long Sync waits for the handler.
+const FlushTime = 100 * time.Millisecond
 
-// level returns the level of slog: zap's are 1 apart, and those of slog 4.
-func level(l zapcore.Level) slog.Level { return 4 * slog.Level(l) }
+// Log passes entries to a handler. New returns one. It has a goroutine only while there are entries. Its methods are safe for
+// concurrent use. The methods of a nil Log do nothing.
+type Log struct {
+	root  *target
+	spare zapcore.Core
 
-func (c *core) Enabled(l zapcore.Level) bool { return c.to.Enabled(context.Background(), level(l)) }
+	mu      sync.Mutex // guards the following; a leaf
+	entries []entry
+	lost    int           // entries for which there was no room
+	idle    chan struct{} // closed when the goroutine ends; nil if there is none
+}
 
-func (c *core) With(fields []zapcore.Field) zapcore.Core {
-	with := c.to
-	for i, f := range fields {
-		if f.Type == zapcore.NamespaceType {
-			with = with.WithAttrs(attrs(fields[:i])).WithGroup(f.Key)
-			return (&core{with}).With(fields[i+1:])
+// New returns a Log to a handler, and its core. The core takes entries of every level: only the goroutine asks the handler what it
+// wants. The attribute "logger" has the name of the logger. An entry at which the handler panics, or for which it returns an error,
+// goes to spare, with the reason.
+func New(h slog.Handler, spare zapcore.Core) (*Log, zapcore.Core) {
+	l := &Log{root: &target{handler: h}, spare: spare}
+	return l, &core{l, l.root}
+}
+
+// Flush waits until the handler has had all entries, for at most a duration.
+func (l *Log) Flush(most time.Duration) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	idle := l.idle
+	l.mu.Unlock()
+	if idle == nil {
+		return
+	}
+	ended := time.NewTimer(most)
+	defer ended.Stop()
+	select {
+	case <-idle:
+	case <-ended.C:
+	}
+}
+
+func (l *Log) add(e entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.entries) >= MaxEntries {
+		l.lost++
+		return
+	}
+	l.entries = append(l.entries, e)
+	if l.idle == nil {
+		l.idle = make(chan struct{})
+		go l.write()
+	}
+}
+
+// write passes entries to the handler until there are none.
+func (l *Log) write() {
+	done := false
+	defer func() {
+		if !done { // the handler has called runtime.Goexit
+			go l.write()
 		}
+	}()
+	for {
+		e, lost, ok := l.next()
+		if !ok {
+			done = true
+			return
+		}
+		if lost > 0 {
+			about := zapcore.Entry{Level: zapcore.WarnLevel, Time: time.Now(), LoggerName: e.LoggerName, Message: "log entries lost: the slog handler does not keep up"}
+			l.pass(entry{about, l.root, []slog.Attr{slog.Int("entries", lost)}})
+		}
+		l.pass(e)
 	}
-	return &core{with.WithAttrs(attrs(fields))}
 }
 
-func (c *core) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if !c.Enabled(e.Level) {
-		return to
+// next takes the oldest entry, and the number of those that were lost. Without an entry, the goroutine ends.
+func (l *Log) next() (e entry, lost int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.entries) == 0 {
+		close(l.idle)
+		l.idle, l.entries = nil, nil
+		return e, 0, false
 	}
-	return to.AddCore(e, c)
+	e, l.entries[0] = l.entries[0], entry{}
+	l.entries = l.entries[1:]
+	lost, l.lost = l.lost, 0
+	return e, lost, true
 }
 
-func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
+// pass calls the handler with an entry.
+func (l *Log) pass(e entry) {
+	failed := "it ended its goroutine"
+	defer func() {
+		if r := recover(); r != nil {
+			failed = fmt.Sprint("panic: ", r)
+		}
+		if failed != "" {
+			l.rescue(e, failed)
+		}
+	}()
+	err := e.handle()
+	if failed = ""; err != nil {
+		failed = err.Error()
+	}
+}
+
+// rescue writes an entry to the spare core.
+func (l *Log) rescue(e entry, failed string) {
+	text := func(key, value string) zapcore.Field {
+		return zapcore.Field{Key: key, Type: zapcore.StringType, String: value}
+	}
+	fields := make([]zapcore.Field, 0, len(e.attrs)+1)
+	for _, a := range e.attrs {
+		fields = append(fields, text(a.Key, a.Value.String()))
+	}
+	if to := l.spare.Check(e.Entry, nil); to != nil {
+		to.Write(append(fields, text("slog_handler_error", failed))...)
+	}
+}
+
+// entry is an entry for a handler. Its fields are attributes already, because what they refer to may change.
+type entry struct {
+	zapcore.Entry
+	to    *target
+	attrs []slog.Attr
+}
+
+// handle calls the handler, if that wants the entry.
+func (e *entry) handle() error {
+	h := e.to.resolve()
+	if !h.Enabled(context.Background(), level(e.Level)) {
+		return nil
+	}
 	r := slog.NewRecord(e.Time, level(e.Level), e.Message, e.Caller.PC)
 	if e.LoggerName != "" {
 		r.AddAttrs(slog.String("logger", e.LoggerName))
 	}
-	r.AddAttrs(attrs(fields)...)
+	r.AddAttrs(e.attrs...)
 	if e.Stack != "" {
 		r.AddAttrs(slog.String("stacktrace", e.Stack))
 	}
-	return c.to.Handle(context.Background(), r)
+	return h.Handle(context.Background(), r)
 }
 
-func (*core) Sync() error { return nil }
+// target is a handler with attributes, and maybe in a group.
+type target struct {
+	from    *target // nil for the first
+	attrs   []slog.Attr
+	group   string       // "" for none
+	handler slog.Handler // nil until the goroutine has resolved it; it alone uses it
+}
+
+func (t *target) resolve() slog.Handler {
+	if t.handler == nil {
+		h := t.from.resolve().WithAttrs(t.attrs)
+		if t.group != "" {
+			h = h.WithGroup(t.group)
+		}
+		t.handler = h
+	}
+	return t.handler
+}
+
+// core is the zapcore.Core of a Log.
+type core struct {
+	log *Log
+	to  *target
+}
+
+// level returns the level of slog: zap's are 1 apart, and those of slog 4.
+func level(l zapcore.Level) slog.Level { return 4 * slog.Level(l) }
+
+func (c *core) Enabled(zapcore.Level) bool { return true }
+
+func (c *core) With(fields []zapcore.Field) zapcore.Core {
+	for i, f := range fields {
+		if f.Type == zapcore.NamespaceType {
+			return (&core{c.log, &target{from: c.to, attrs: attrs(fields[:i]), group: f.Key}}).With(fields[i+1:])
+		}
+	}
+	return &core{c.log, &target{from: c.to, attrs: attrs(fields)}}
+}
+
+func (c *core) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	return to.AddCore(e, c)
+}
+
+func (c *core) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	c.log.add(entry{e, c.to, attrs(fields)})
+	if e.Level > zapcore.ErrorLevel { // the program may end now
+		c.log.Flush(FlushTime)
+	}
+	return nil
+}
+
+// Sync is Flush for at most FlushTime.
+func (c *core) Sync() error {
+	c.log.Flush(FlushTime)
+	return nil
+}
 
 // attrs returns fields as attributes. A namespace is a group of all that follow it.
 func attrs(fields []zapcore.Field) []slog.Attr {

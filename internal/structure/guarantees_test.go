@@ -40,7 +40,7 @@ var promises = []struct {
 }
 
 // notPromised are the clauses that may be missing, until the code keeps them.
-var notPromised = []string{"V1", "V2", "V3", "V4", "V5"}
+var notPromised []string
 
 // GUARANTEES.md promises every clause but those, and shows how it is known that
 // each is kept. What it names is there.
@@ -291,6 +291,8 @@ func guaranteeTests(t *testing.T) []string {
 
 // Each thing that can be wrong with the document is noticed.
 func TestGuarantees_WhatIsWrongIsNoticed(t *testing.T) {
+	notPromised = []string{"V1", "V2", "V3", "V4", "V5"}
+	defer func() { notPromised = nil }()
 	var sound strings.Builder
 	var bugs []sabotage.Bug
 	var tests []string

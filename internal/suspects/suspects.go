@@ -69,3 +69,12 @@ func (w *Waiting[S]) Take(takes func(S) bool) (taken []S) {
 	w.waiting = others
 	return taken
 }
+
+// Each calls visit with those that wait. visit must not use w.
+func (w *Waiting[S]) Each(visit func(S)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.waiting {
+		visit(s)
+	}
+}

@@ -162,7 +162,7 @@ func TestS6_ASchemaOfAnotherVersionIsRefused(t *testing.T) {
 		want    error
 		texts   []string
 	}{
-		{"4", postgres.ErrSchemaTooNew, []string{"has version 4", "knows version 3", "use the package of the program that has migrated it"}},
+		{"5", postgres.ErrSchemaTooNew, []string{"has version 5", "knows version 4", "use the package of the program that has migrated it"}},
 		{"0", postgres.ErrOtherSchema, []string{"table meta of schema " + schema + " has version 0", "restore the schema"}},
 		{"-1", postgres.ErrOtherSchema, []string{"has version -1"}},
 	} {
@@ -173,7 +173,7 @@ func TestS6_ASchemaOfAnotherVersionIsRefused(t *testing.T) {
 	refused(t, postgres.ErrOtherSchema, server.DSN(), schema, "has no row 1")
 	_, err := postgres.Open(t.Context(), server.DSN(), postgres.WithSchema(postgrestest.NewSchema()), postgres.MustExist())
 	require.ErrorIs(t, err, postgres.ErrNotMigrated)
-	require.ErrorContains(t, err, "has version 0, and this package needs version 3: open it with the bus first")
+	require.ErrorContains(t, err, "has version 0, and this package needs version 4: open it with the bus first")
 	require.NoError(t, server.Exec(t.Context(), "CREATE SCHEMA shop_"+schema+"; CREATE TABLE shop_"+schema+".meta (id int, version int)"))
 	refused(t, postgres.ErrOtherSchema, server.DSN(), "shop_"+schema, "a schema of its own (WithSchema)")
 }

@@ -114,7 +114,7 @@ func (r *claim) read(ctx context.Context, s *Store, db querier, epoch int64) err
 		of = "SELECT min(due) FROM ~.record WHERE " + whereDue + " AND due > $1"
 	case driver.ClaimExpired:
 		of = "SELECT min(expires) FROM ~.record WHERE " + whereExpires + " AND expires > $1"
-	case driver.ClaimReady, driver.ClaimParked, driver.ClaimEvent:
+	case driver.ClaimReady, driver.ClaimParked, driver.ClaimRefs:
 	}
 	if err != nil || of == "" {
 		return err
@@ -144,9 +144,9 @@ func (r *claim) statement(epoch int64) (sql string, args []any, err error) {
 	case driver.ClaimParked:
 		from, args = r.parked(epoch)
 		order = "position, ref"
-	case driver.ClaimEvent:
-		from, order = "~.record WHERE owner <= 0 AND event = $2 AND kind IN (2, 6)", "ref"
-		args = []any{[16]byte(r.q.Event)}
+	case driver.ClaimRefs:
+		from, order = "~.record WHERE owner <= 0 AND ref = ANY($2)", "ref"
+		args = []any{refsOf(r.q.Refs)}
 	case driver.ClaimExpired:
 		from, order = "~.record WHERE "+whereExpires+" AND expires <= $2", "expires, ref"
 		args = []any{storekit.TimeBound(r.q.Now)}
@@ -154,6 +154,15 @@ func (r *claim) statement(epoch int64) (sql string, args []any, err error) {
 		return "", nil, fmt.Errorf("postgres: ClaimKind %d is unknown", r.q.Kind)
 	}
 	return "SELECT " + recordColumns + " FROM " + from + " ORDER BY " + order + " LIMIT $1", append([]any{limit}, args...), nil
+}
+
+// refsOf returns refs as columns have them.
+func refsOf(refs []driver.Ref) []int64 {
+	all := make([]int64, len(refs))
+	for i, ref := range refs {
+		all[i] = int64(ref)
+	}
+	return all
 }
 
 // parked returns what ClaimParked selects from: the first records of each door, and of each destination that the query asks

@@ -105,7 +105,7 @@ func (c *committer) loop() {
 // could change.
 func isAlone(j *job) bool {
 	b := j.Batch
-	return b == nil || len(b.Take)+len(b.Withdraw)+len(b.Cancel)+len(b.Unask)+len(b.Answer) > 0
+	return b == nil || len(b.Take)+len(b.Withdraw)+len(b.Unask)+len(b.Answer) > 0
 }
 
 // commit applies jobs in one transaction and calls their Done in order.

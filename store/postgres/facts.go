@@ -17,24 +17,13 @@ import (
 type facts struct {
 	known        map[dedupeKey]*driver.Dedupe
 	letters      map[driver.ID]bool
-	withdrawable map[driver.ID]bool // have an incoming event in Scheduled
-	incoming     map[driver.IncomingID]incomingFact
-	scheduled    map[driver.ID][]scheduledFact // free records
-	open         map[int64]bool                // requests without an answer
+	withdrawable map[driver.ID]bool // have an incoming event
+	incoming     map[driver.IncomingID]driver.ID
+	open         map[int64]bool // requests without an answer
 	catalogs     []driver.Catalog
 	complete     bool // known and incoming were read
 	incomingIDs  []int64
 	requestIDs   []int64
-}
-
-type incomingFact struct {
-	event driver.ID
-	state driver.State
-}
-
-type scheduledFact struct {
-	ref   driver.Ref
-	about about
 }
 
 // read reads the facts for a group, in one round trip, or in none. again is not nil if the plan without the ids and events was
@@ -70,7 +59,7 @@ func (f *facts) queueFor(c *committer, b *pgx.Batch, batch *driver.Batch) {
 	}
 	if len(batch.Withdraw) > 0 {
 		f.withdrawable = make(map[driver.ID]bool)
-		queueSet(b, f.withdrawable, c.store.sql("SELECT event FROM ~.incoming WHERE event = ANY($1::uuid[]) AND state = $2"), sortedIDs(batch.Withdraw), int16(driver.Scheduled))
+		queueSet(b, f.withdrawable, c.store.sql("SELECT event FROM ~.incoming WHERE event = ANY($1::uuid[])"), sortedIDs(batch.Withdraw))
 		f.queueIncoming(c, b, batch.Accept)
 	}
 	if batch.IfCatalogs != nil {
@@ -81,21 +70,6 @@ func (f *facts) queueFor(c *committer, b *pgx.Batch, batch *driver.Batch) {
 				return err
 			}
 			f.catalogs = append(f.catalogs, driver.Catalog{Instance: string(instance), Body: body})
-			return nil
-		}))
-	}
-	if len(batch.Cancel) > 0 {
-		f.scheduled = make(map[driver.ID][]scheduledFact)
-		b.Queue(c.store.sql("SELECT "+recordColumns+" FROM ~.record WHERE event = ANY($1::uuid[]) AND kind IN (2, 6) AND owner <= 0"), sortedIDs(batch.Cancel)).Query(eachRow(func(rows pgx.Rows) error {
-			r, _, err := scanRecord(rows)
-			if err != nil {
-				return err
-			}
-			fact := scheduledFact{ref: r.Ref}
-			if c.store.cfg.history > 0 {
-				fact.about = about{r.ID, r.Type, r.Key, true}
-			}
-			f.scheduled[r.ID] = append(f.scheduled[r.ID], fact)
 			return nil
 		}))
 	}
@@ -158,14 +132,12 @@ func (f *facts) queueIncoming(c *committer, b *pgx.Batch, accept []driver.Incomi
 	for i, id := range accept {
 		ids[i] = int64(id)
 	}
-	f.incoming = make(map[driver.IncomingID]incomingFact)
-	b.Queue(c.store.sql("SELECT id, event, state FROM ~.incoming WHERE id = ANY($1::bigint[])"), ids).Query(eachRow(func(rows pgx.Rows) error {
+	f.incoming = make(map[driver.IncomingID]driver.ID)
+	b.Queue(c.store.sql("SELECT id, event FROM ~.incoming WHERE id = ANY($1::bigint[])"), ids).Query(eachRow(func(rows pgx.Rows) error {
 		var id int64
-		var state int16
-		var fact incomingFact
-		err := rows.Scan(&id, (*[16]byte)(&fact.event), &state)
-		fact.state = driver.State(state)
-		f.incoming[driver.IncomingID(id)] = fact
+		var event driver.ID
+		err := rows.Scan(&id, (*[16]byte)(&event))
+		f.incoming[driver.IncomingID(id)] = event
 		return err
 	}))
 }

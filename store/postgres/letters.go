@@ -8,14 +8,17 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/driver/storekit"
 )
 
 const (
-	// pageRows is the number of rows that a scan reads at a time.
+	// pageRows is the number of rows that are read at a time.
 	pageRows = 500
+	// scanRows is that of a scan, which keeps no row.
+	scanRows = 2000
 	// maxPageBytes bounds the parts of the letters of a page: a page of large letters ends after the first letter beyond.
 	maxPageBytes = 32 << 20
 )
@@ -103,6 +106,14 @@ func (f *letterFilter) with(condition string, arg any) *letterFilter {
 	return c
 }
 
+// fromBefore returns the filter with the condition of Before.
+func (f *letterFilter) fromBefore() *letterFilter {
+	if f.q.Before.IsZero() {
+		return f
+	}
+	return f.with("id < ", [16]byte(f.q.Before))
+}
+
 // Letters returns a page of dead letters. See [driver.Store].
 //
 // Indexes serve Event, Key, Fingerprint, Subscriptions, Reason, Since and Until. For the other fields, Letters scans the
@@ -122,17 +133,16 @@ func (s *Store) Letters(ctx context.Context, q driver.LetterQuery) (driver.Lette
 
 // selectLetters reads a page that SQL selects.
 func (s *Store) selectLetters(ctx context.Context, db querier, f *letterFilter, page *driver.LetterPage) error {
-	total, err := s.countLetters(ctx, db, f)
-	if err != nil {
-		return err
+	if !f.q.NoTotal {
+		total, err := s.countLetters(ctx, db, f)
+		if err != nil {
+			return err
+		}
+		if page.Total = int(total); total > driver.MaxTotal && !f.q.ExactTotal && len(f.args) > 0 {
+			page.Total, page.TotalIsMore = driver.MaxTotal, true
+		}
 	}
-	if page.Total = int(total); total > driver.MaxTotal && !f.q.ExactTotal && len(f.args) > 0 {
-		page.Total, page.TotalIsMore = driver.MaxTotal, true
-	}
-	if !f.q.Before.IsZero() {
-		f = f.with("id < ", [16]byte(f.q.Before))
-	}
-	return s.readPage(ctx, db, f, page)
+	return s.readPage(ctx, db, f.fromBefore(), page)
 }
 
 // countLetters counts the letters that SQL selects. It stops at one more than driver.MaxTotal, unless the query asks for an
@@ -152,11 +162,11 @@ func (s *Store) countLetters(ctx context.Context, db querier, f *letterFilter) (
 // readPage reads letters, newest first, until the page is full.
 func (s *Store) readPage(ctx context.Context, db querier, f *letterFilter, page *driver.LetterPage) error {
 	size := 0
-	for {
+	for from := f; ; {
 		left := f.q.Limit - len(page.Letters)
 		limit := min(left, pageRows) + 1
 		found := 0
-		err := each(ctx, db, s.sql("SELECT "+letterColumns+" FROM ~.letter WHERE "+f.where+fmt.Sprintf(" ORDER BY id DESC LIMIT %d", limit)), func(rows pgx.Rows) error {
+		err := each(ctx, db, s.sql("SELECT "+letterColumns+" FROM ~.letter WHERE "+from.where+fmt.Sprintf(" ORDER BY id DESC LIMIT %d", limit)), func(rows pgx.Rows) error {
 			found++
 			if n := len(page.Letters); page.Next != (driver.ID{}) || n == f.q.Limit || size > maxPageBytes {
 				page.Next = page.Letters[n-1].ID
@@ -166,17 +176,20 @@ func (s *Store) readPage(ctx context.Context, db querier, f *letterFilter, page 
 			size += l.Size()
 			page.Letters = append(page.Letters, l)
 			return err
-		}, f.args...)
+		}, from.args...)
 		if err != nil || found < limit || !page.Next.IsZero() {
 			return err
 		}
-		f = newLetterFilter(f.q).with("id < ", [16]byte(page.Letters[len(page.Letters)-1].ID))
+		from = f.with("id < ", [16]byte(page.Letters[len(page.Letters)-1].ID))
 	}
 }
 
 // scanLetters compares letters one by one, newest first.
 func (s *Store) scanLetters(ctx context.Context, db querier, f *letterFilter, page *driver.LetterPage) error {
 	selected := storekit.Selection{Query: f.q}
+	if f.q.NoTotal {
+		f = f.fromBefore()
+	}
 	err := s.scan(ctx, db, f, selected.Visit)
 	page.Total, page.TotalIsMore = selected.Total, selected.TotalIsMore
 	if err != nil || len(selected.IDs) == 0 {
@@ -193,57 +206,69 @@ func (s *Store) scanLetters(ctx context.Context, db querier, f *letterFilter, pa
 }
 
 // scan calls visit with the letters that match, newest first, until it returns false. The letters have only ID, Fingerprint
-// and DiedAt.
+// and DiedAt, and are reused for the next one.
 func (s *Store) scan(ctx context.Context, db querier, f *letterFilter, visit func(*driver.Letter) bool) error {
 	columns := "id, fingerprint, died_at, type"
 	if f.q.Parts != nil {
 		columns += ", details, failures"
 	}
+	row := newScannedLetter(f.q.Parts != nil)
 	for from := f; ; {
 		found, stopped := 0, false
-		var last driver.ID
-		err := each(ctx, db, s.sql("SELECT "+columns+" FROM ~.letter WHERE "+from.where+fmt.Sprintf(" ORDER BY id DESC LIMIT %d", pageRows)), func(rows pgx.Rows) error {
+		err := each(ctx, db, s.sql("SELECT "+columns+" FROM ~.letter WHERE "+from.where+fmt.Sprintf(" ORDER BY id DESC LIMIT %d", scanRows)), func(rows pgx.Rows) error {
 			found++
-			l, matches, err := f.compare(rows)
-			last = l.ID
+			matches, err := f.compare(rows, row)
 			if err == nil && matches && !stopped {
-				stopped = !visit(l)
+				stopped = !visit(&row.letter)
 			}
 			return err
 		}, from.args...)
-		if err != nil || stopped || found < pageRows {
+		if err != nil || stopped || found < scanRows {
 			return err
 		}
-		from = f.with("id < ", [16]byte(last))
+		from = f.with("id < ", [16]byte(row.letter.ID))
 	}
 }
 
+// scannedLetter has what a scan reads of a letter. The bytes are the driver's, and valid until the next row: a scan copies only what
+// matches.
+type scannedLetter struct {
+	letter                                    driver.Letter
+	fingerprint, eventType, details, failures pgtype.DriverBytes
+	died                                      string
+	to                                        []any // the arguments of Scan
+}
+
+func newScannedLetter(parts bool) *scannedLetter {
+	row := new(scannedLetter)
+	row.to = []any{(*[16]byte)(&row.letter.ID), &row.fingerprint, &row.died, &row.eventType}
+	if parts {
+		row.to = append(row.to, &row.details, &row.failures)
+	}
+	return row
+}
+
 // compare reads a row of scan, and compares it with Type and Parts.
-func (f *letterFilter) compare(rows pgx.Rows) (l *driver.Letter, matches bool, err error) {
-	l = new(driver.Letter)
-	var fingerprint, eventType, details, failures []byte
-	var died string
-	to := []any{(*[16]byte)(&l.ID), &fingerprint, &died, &eventType}
+func (f *letterFilter) compare(rows pgx.Rows, row *scannedLetter) (matches bool, err error) {
+	if err := rows.Scan(row.to...); err != nil {
+		return false, err
+	}
+	if f.q.Type != nil && !f.q.Type(string(row.eventType)) {
+		return false, nil
+	}
 	if f.q.Parts != nil {
-		to = append(to, &details, &failures)
+		if matches, err := f.q.Parts(row.details, row.failures); err != nil {
+			return false, &queryError{err}
+		} else if !matches {
+			return false, nil
+		}
 	}
-	if err := rows.Scan(to...); err != nil {
-		return l, false, err
+	l := &row.letter
+	l.Fingerprint = string(row.fingerprint)
+	if l.DiedAt, err = storekit.ParseTime(row.died); err != nil {
+		return false, &CorruptError{Table: "letter", Row: l.ID.String(), Detail: err.Error()}
 	}
-	l.Fingerprint = string(fingerprint)
-	if l.DiedAt, err = storekit.ParseTime(died); err != nil {
-		return l, false, &CorruptError{Table: "letter", Row: l.ID.String(), Detail: err.Error()}
-	}
-	if f.q.Type != nil && !f.q.Type(string(eventType)) {
-		return l, false, nil
-	}
-	if f.q.Parts == nil {
-		return l, true, nil
-	}
-	if matches, err = f.q.Parts(details, failures); err != nil {
-		err = &queryError{err}
-	}
-	return l, matches, err
+	return true, nil
 }
 
 // Groups groups the letters that match. It reads the samples one by one. See [driver.Store].

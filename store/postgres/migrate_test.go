@@ -33,13 +33,17 @@ func schemaOfVersion(t *testing.T, s *Store, version int) string {
 		_, err := poolOf(t, s).Exec(context.Background(), (&Store{quotedSchema: schema}).sql(script), pgx.QueryExecModeSimpleProtocol)
 		require.NoError(t, err)
 	}
-	for _, table := range []string{"meta", "instance", "slot", "letter", "dedupe", "mark", "history", "incoming", "request", "directive", "audit", "catalog"} {
+	tables := []string{"meta", "instance", "slot", "letter", "dedupe", "mark", "history", "incoming", "request", "directive", "audit", "catalog"}
+	for _, table := range tables {
 		exec(t, s, "TRUNCATE "+schema+"."+table)
 		exec(t, s, "INSERT INTO "+schema+"."+table+" OVERRIDING SYSTEM VALUE SELECT * FROM ~."+table)
 	}
 	columns := "ref, position, owner, event, kind, crashes, suspect, due, door, progress, body"
 	if version > 1 {
 		columns += ", destination"
+	}
+	if version > 2 {
+		columns += ", expires"
 	}
 	exec(t, s, "INSERT INTO "+schema+".record ("+columns+") SELECT "+columns+" FROM ~.record")
 	exec(t, s, "SELECT setval('"+schema+".instance_id', nextval('~.instance_id'))")
@@ -78,7 +82,7 @@ func TestStore_MigratesVersion1(t *testing.T) {
 
 	_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema), MustExist())
 	require.ErrorIs(t, err, ErrNotMigrated)
-	require.ErrorContains(t, err, "has version 1, and this package needs version 3")
+	require.ErrorContains(t, err, "has version 1, and this package needs version 4")
 	s := openOnly(t, schema)
 	acquire(t, s)
 	requireSound(t, s)
@@ -104,7 +108,7 @@ func TestStore_MigratesVersion2(t *testing.T) {
 
 	_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema), MustExist())
 	require.ErrorIs(t, err, ErrNotMigrated)
-	require.ErrorContains(t, err, "has version 2, and this package needs version 3")
+	require.ErrorContains(t, err, "has version 2, and this package needs version 4")
 	s := openOnly(t, schema)
 	acquire(t, s)
 	requireSound(t, s)
@@ -120,6 +124,72 @@ func TestStore_MigratesVersion2(t *testing.T) {
 	require.Len(t, claimed.Records, 1)
 	require.Equal(t, expires.Ref, claimed.Records[0].Ref)
 	requireSound(t, s)
+}
+
+// A schema of version 3 is migrated, and keeps what it has. It has no outcomes.
+func TestStore_MigratesVersion3(t *testing.T) {
+	t.Parallel()
+	before := openOnly(t, postgrestest.NewSchema())
+	acquire(t, before)
+	first := parked("k", "a")
+	first.Expires = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	audit := driver.AuditEntry{Body: []byte(`{}`)}
+	require.NoError(t, submit(before, &driver.Batch{New: []*driver.Record{first, record()}, Audit: []driver.AuditEntry{audit}}))
+	require.NoError(t, before.Close(t.Context()))
+	schema := schemaOfVersion(t, before, 3)
+
+	_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema), MustExist())
+	require.ErrorIs(t, err, ErrNotMigrated)
+	require.ErrorContains(t, err, "has version 3, and this package needs version 4")
+	s := openOnly(t, schema)
+	acquire(t, s)
+	requireSound(t, s)
+	q := driver.ClaimQuery{Kind: driver.ClaimExpired, Now: first.Expires, Limit: 10}
+	claimed, err := s.Claim(t.Context(), q)
+	require.NoError(t, err)
+	require.Len(t, claimed.Records, 1)
+	o := driver.Outcome{Event: first.ID, Body: []byte(`{"by":"ann"}`)}
+	require.NoError(t, submit(s, &driver.Batch{Delete: []driver.Ref{first.Ref}, Outcomes: []driver.Outcome{o}}))
+	found, err := s.Outcomes(t.Context(), first.ID)
+	require.NoError(t, err)
+	require.Equal(t, []driver.Outcome{o}, found)
+	page, err := s.Audit(t.Context(), driver.AuditQuery{Limit: 2})
+	require.NoError(t, err)
+	require.Len(t, page.Entries, 1)
+	requireSound(t, s)
+}
+
+// Outcomes are removed with the audit entries of their time, and not before any entry is.
+func TestStore_OutcomesArePrunedWithTheAudit(t *testing.T) {
+	t.Parallel()
+	s := openOnly(t, postgrestest.NewSchema())
+	acquire(t, s)
+	entry := []driver.AuditEntry{{Body: []byte(`{}`)}}
+	denied := []driver.AuditEntry{{Denied: true, Body: []byte(`{}`)}}
+	var ids []driver.ID
+	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	add := func(audit []driver.AuditEntry) {
+		r := record()
+		ids, now = append(ids, r.ID), now.Add(time.Minute)
+		require.NoError(t, submit(s, &driver.Batch{Now: now, Audit: audit, Outcomes: []driver.Outcome{{Event: r.ID, Body: []byte(`{}`)}}}))
+	}
+	left := func() (left []bool) {
+		now = now.Add(time.Minute)
+		require.NoError(t, submit(s, &driver.Batch{Now: now}))
+		for _, id := range ids {
+			found, err := s.Outcomes(t.Context(), id)
+			require.NoError(t, err)
+			left = append(left, len(found) > 0)
+		}
+		return left
+	}
+	add(nil)
+	for _, audit := range [][]driver.AuditEntry{denied, entry, entry, denied, entry} {
+		add(audit)
+	}
+	require.Equal(t, []bool{true, true, true, true, true, true}, left())
+	exec(t, s, "DELETE FROM ~.audit WHERE NOT denied AND place <= 2") // as if there were too many
+	require.Equal(t, []bool{false, false, false, false, false, true}, left())
 }
 
 // A migration that fails leaves the schema as it is.
@@ -158,7 +228,7 @@ func TestStore_AnEarlierVersionRefusesThisOne(t *testing.T) {
 		migrations = all[:version]
 		_, err := Open(t.Context(), postgrestest.Shared(t).DSN(), WithSchema(schema))
 		require.ErrorIs(t, err, ErrSchemaTooNew)
-		require.ErrorContains(t, err, fmt.Sprintf("has version 3, and this package knows version %d: use the package of the program that has migrated it", version))
+		require.ErrorContains(t, err, fmt.Sprintf("has version 4, and this package knows version %d: use the package of the program that has migrated it", version))
 	}
 	migrations = all
 	s = openOnly(t, schema)

@@ -35,7 +35,6 @@ type plan struct {
 	take      []driver.ID
 	withdraw  []driver.ID
 	accept    []int64
-	cancel    []int64
 	inserts   []insertion
 	updates   map[driver.Ref]*driver.Record
 	updated   []driver.Ref // of updates
@@ -49,6 +48,7 @@ type plan struct {
 	answers   []answering
 	directive map[string][]byte
 	audit     []driver.AuditEntry
+	outcomes  []driver.Outcome
 	catalogs  map[string]*cataloging
 	// ifCatalogs, if it is not nil, has the catalogs before the commit.
 	ifCatalogs []driver.Catalog
@@ -211,16 +211,11 @@ func (p *plan) check(b *driver.Batch) error {
 	}
 	for i, id := range b.Withdraw {
 		if !p.facts.withdrawable[id] || slices.Contains(b.Withdraw[:i], id) {
-			return &driver.RefusedError{Event: id, Err: driver.ErrNotScheduled}
+			return &driver.RefusedError{Event: id, Err: driver.ErrNotFound}
 		}
 	}
 	if id, unknown := p.notIncoming(b); unknown {
 		return &driver.RefusedError{Incoming: id, Err: driver.ErrNotFound}
-	}
-	for i, id := range b.Cancel {
-		if len(p.facts.scheduled[id]) == 0 || slices.Contains(b.Cancel[:i], id) {
-			return &driver.RefusedError{Event: id, Err: driver.ErrNotScheduled}
-		}
 	}
 	if ref := p.notLeased(b); ref != 0 {
 		return &driver.RefusedError{Ref: ref, Err: driver.ErrNotLeased}
@@ -262,9 +257,8 @@ func (p *plan) notIncoming(b *driver.Batch) (id driver.IncomingID, unknown bool)
 	for _, id := range b.Accept {
 		known := !slices.Contains(p.accept, int64(id))
 		if p.facts.incoming != nil {
-			in, found := p.facts.incoming[id]
-			withdrawn := in.state == driver.Scheduled && slices.Contains(b.Withdraw, in.event)
-			known = known && found && !withdrawn
+			event, found := p.facts.incoming[id]
+			known = known && found && !slices.Contains(b.Withdraw, event)
 		}
 		if !known || seen[id] {
 			return id, true
@@ -321,13 +315,6 @@ func (p *plan) apply(b *driver.Batch) {
 	for _, id := range b.Accept {
 		p.accept = append(p.accept, int64(id))
 	}
-	for _, id := range b.Cancel {
-		for _, r := range p.facts.scheduled[id] {
-			p.cancel = append(p.cancel, int64(r.ref))
-			p.states[driver.Scheduled]--
-			p.settle(b, r.ref, r.about)
-		}
-	}
 	p.open(b)
 	p.update(b)
 	for _, ref := range b.Delete {
@@ -355,6 +342,7 @@ func (p *plan) apply(b *driver.Batch) {
 		p.directive[d.Subscription] = d.Body
 	}
 	p.audit = append(p.audit, b.Audit...)
+	p.outcomes = append(p.outcomes, b.Outcomes...)
 	p.catalog(b)
 }
 

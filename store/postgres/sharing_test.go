@@ -109,18 +109,18 @@ func TestS6_AStandbyOfAnOlderVersion(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return count(t, server.DSN(), expand("SELECT count(*) FROM ~.catalog", schema)) == 2
 	}, time.Minute, 10*time.Millisecond, "the standby waits")
-	version("4")
+	version("5")
 	published(t, active, 1, eventbus.NewEventID())
 	published(t, standby, 2, eventbus.NewEventID())
 	require.Zero(t, requireHandledBy(t, 2, &first))
 	shutDown(t, active)
 	_, err := alone.Acquire(t.Context(), driver.AcquireQuery{})
 	require.ErrorIs(t, err, postgres.ErrSchemaTooNew)
-	require.ErrorContains(t, err, "has version 4, and this package knows version 3")
+	require.ErrorContains(t, err, "has version 5, and this package knows version 4")
 	require.NoError(t, alone.Close(t.Context()))
 	require.Eventually(t, func() bool {
 		for _, e := range logs.All() {
-			if err, _ := e.ContextMap()["error"].(string); e.Message == "store does not reopen" && strings.Contains(err, "has version 4") {
+			if err, _ := e.ContextMap()["error"].(string); e.Message == "store does not reopen" && strings.Contains(err, "has version 5") {
 				return true
 			}
 		}
@@ -130,7 +130,7 @@ func TestS6_AStandbyOfAnOlderVersion(t *testing.T) {
 	require.Empty(t, started)
 	_, err = standby.Publish(t.Context(), "order.placed", 3)
 	require.ErrorIs(t, err, eventbus.ErrStoreFailed)
-	version("3")
+	version("4")
 	require.NoError(t, <-started)
 	published(t, standby, 3, eventbus.NewEventID())
 	require.Zero(t, requireAllHandled(t, server.DSN(), schema, 3, &first, &second))

@@ -31,9 +31,6 @@ func (p *plan) queue(b *pgx.Batch) {
 	p.queueIDs(b)
 	p.queueLetters(b)
 	p.queueIncoming(b)
-	if len(p.cancel) > 0 {
-		p.queueChecked(b, "DELETE FROM ~.record WHERE ref = ANY($1) AND owner <= 0", stateMissing, "cancelled records", len(p.cancel), p.cancel)
-	}
 	p.queueInserts(b)
 	p.queueUpdates(b)
 	p.queueDeletes(b)
@@ -159,9 +156,9 @@ func sortedIDs(ids []driver.ID) [][16]byte {
 // queueIncoming removes and inserts incoming events.
 func (p *plan) queueIncoming(b *pgx.Batch) {
 	if n := len(p.withdraw); n > 0 {
-		const sql = `WITH changed AS (DELETE FROM ~.incoming WHERE event = ANY($1::uuid[]) AND state = $2 RETURNING event)
-			SELECT ~.eventbus_check('` + stateRace + `', count(DISTINCT event), $3, 'withdrawn events') FROM changed`
-		b.Queue(p.c.store.sql(sql), sortedIDs(p.withdraw), int16(driver.Scheduled), int64(n))
+		const sql = `WITH changed AS (DELETE FROM ~.incoming WHERE event = ANY($1::uuid[]) RETURNING event)
+			SELECT ~.eventbus_check('` + stateRace + `', count(DISTINCT event), $2, 'withdrawn events') FROM changed`
+		b.Queue(p.c.store.sql(sql), sortedIDs(p.withdraw), int64(n))
 	}
 	if n := len(p.accept); n > 0 {
 		p.queueChecked(b, "DELETE FROM ~.incoming WHERE id = ANY($1::bigint[])", stateRace, "accepted events", n, slices.Sorted(slices.Values(p.accept)))
@@ -331,7 +328,7 @@ func (p *plan) queueIfCatalogs(b *pgx.Batch) {
 	b.Queue(p.c.store.sql(sql), instances, bodies, int64(2*len(instances)))
 }
 
-// queueRest adds directives, audit entries and catalogs.
+// queueRest adds directives, audit entries, outcomes and catalogs.
 func (p *plan) queueRest(b *pgx.Batch) {
 	var names, bodies [][]byte
 	for _, name := range slices.Sorted(maps.Keys(p.directive)) {
@@ -343,6 +340,7 @@ func (p *plan) queueRest(b *pgx.Batch) {
 		b.Queue(p.c.store.sql(sql), names, bodies)
 	}
 	p.queueAudit(b)
+	p.queueOutcomes(b)
 	p.queueIfCatalogs(b)
 	for _, instance := range slices.Sorted(maps.Keys(p.catalogs)) {
 		c := p.catalogs[instance]

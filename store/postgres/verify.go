@@ -17,7 +17,7 @@ type VerifyReport struct {
 	// Rows that were read.
 	Records int64 `json:"records"`
 	Letters int64 `json:"letters"`
-	Others  int64 `json:"others"` // incoming events, requests, remembered ids, history, directives, catalogs, audit, marks
+	Others  int64 `json:"others"` // incoming events, requests, remembered ids, history, directives, catalogs, audit, outcomes, marks
 	// Problems lists the damage, at most 100 of them, and More is the number of the others.
 	Problems []*CorruptError `json:"-"`
 	More     int64           `json:"more"`
@@ -101,7 +101,7 @@ func (v *verification) run(ctx context.Context) error {
 	if v.holder != 0 && v.holder != v.epoch {
 		v.problem("instance", "", "a store has the lease %d, and the last one is %d", v.holder, v.epoch)
 	}
-	for _, table := range []string{"record", "letter", "incoming", "request", "dedupe", "history", "directive", "catalog", "audit", "mark"} {
+	for _, table := range []string{"record", "letter", "incoming", "request", "dedupe", "history", "directive", "catalog", "audit", "outcome", "mark"} {
 		var n int64
 		if err := v.tx.QueryRow(ctx, s.sql("SELECT count(*) FROM ~."+table)).Scan(&n); err != nil {
 			return err
@@ -240,6 +240,7 @@ func (v *verification) others(ctx context.Context) error {
 		}},
 		{"SELECT 'directive', encode(subscription, 'escape'), body, '' FROM ~.directive", v.document},
 		{"SELECT 'audit', number::text, body, CASE WHEN number > (SELECT audits FROM ~.meta) OR place < 1 THEN 'its number is not one of the entries so far' ELSE '' END FROM ~.audit", v.document},
+		{"SELECT 'outcome', number::text, body, CASE WHEN audit > (SELECT audits FROM ~.meta) THEN 'it is later than all audit entries' ELSE '' END FROM ~.outcome", v.document},
 		{"SELECT 'request', id::text, body, CASE WHEN (answer IS NULL) <> (answered IS NULL) THEN 'an answer without a time, or a time without an answer' ELSE '' END FROM ~.request", v.document},
 		{"SELECT 'history', ref::text, settled_at FROM ~.history", v.timed},
 		{"SELECT 'catalog', encode(instance, 'escape'), seen FROM ~.catalog", v.timed},

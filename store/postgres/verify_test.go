@@ -22,15 +22,15 @@ func TestVerify_FindsDamage(t *testing.T) {
 	require.NoError(t, submit(s, &driver.Batch{
 		New: []*driver.Record{settled, kept}, Bury: []*driver.Letter{letter}, Leave: []*driver.Incoming{{Record: record(), Codec: "json"}},
 		Remember: []driver.Dedupe{{Key: "k\x00", Expires: noon.Add(time.Hour)}}, Directives: []driver.Directive{{Subscription: "b\x00", Body: []byte(`{}`)}},
-		Audit: []driver.AuditEntry{{Body: []byte(`{}`)}}, Ask: []*driver.Request{{Body: []byte(`{}`)}}, Catalog: &driver.Catalog{Instance: "i", Body: []byte("x")},
+		Audit: []driver.AuditEntry{{Body: []byte(`{}`)}}, Outcomes: []driver.Outcome{{Body: []byte(`{}`)}}, Ask: []*driver.Request{{Body: []byte(`{}`)}}, Catalog: &driver.Catalog{Instance: "i", Body: []byte("x")},
 	}))
 	require.NoError(t, submit(s, &driver.Batch{Delete: []driver.Ref{settled.Ref}}))
 	var last VerifyProgress
 	report, err := s.Verify(t.Context(), func(p VerifyProgress) { last = p })
 	require.NoError(t, err)
 	require.Empty(t, report.Problems)
-	require.Equal(t, VerifyReport{Records: 1, Letters: 1, Others: 7}, report)
-	require.Equal(t, VerifyProgress{Rows: 9, Total: 9}, last)
+	require.Equal(t, VerifyReport{Records: 1, Letters: 1, Others: 8}, report)
+	require.Equal(t, VerifyProgress{Rows: 10, Total: 10}, last)
 
 	damaged := openOnly(t, postgrestest.NewSchema(), WithHistory(time.Hour))
 	for damage, want := range map[string]string{
@@ -49,6 +49,8 @@ func TestVerify_FindsDamage(t *testing.T) {
 		"UPDATE ~.history SET settled_at = '1'":                              "cannot parse",
 		"UPDATE ~.directive SET body = ''":                                   "the body is no JSON",
 		"UPDATE ~.audit SET number = 7":                                      "not one of the entries",
+		"UPDATE ~.outcome SET body = ''":                                     "the body is no JSON",
+		"UPDATE ~.outcome SET audit = 7":                                     "later than all audit entries",
 		"UPDATE ~.request SET answered = '1'":                                "a time without an answer",
 		"UPDATE ~.catalog SET seen = '1'":                                    "cannot parse",
 		"UPDATE ~.slot SET epoch = 5":                                        "a store has the lease 1, and the last one is 5",
@@ -56,7 +58,7 @@ func TestVerify_FindsDamage(t *testing.T) {
 		"UPDATE ~.instance SET next_ref = 1; UPDATE ~.slot SET next_ref = 1": "the next one would be 1",
 	} {
 		restore := ""
-		for _, table := range []string{"instance", "slot", "meta", "record", "letter", "incoming", "request", "dedupe", "history", "directive", "catalog", "audit"} {
+		for _, table := range []string{"instance", "slot", "meta", "record", "letter", "incoming", "request", "dedupe", "history", "directive", "catalog", "audit", "outcome"} {
 			restore += "TRUNCATE ~." + table + "; INSERT INTO ~." + table + " OVERRIDING SYSTEM VALUE SELECT * FROM " + s.sql("~."+table) + ";"
 		}
 		exec(t, damaged, restore+damage)

@@ -166,11 +166,6 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 	if err := tx.remove(b); err != nil {
 		return nil, err
 	}
-	for _, id := range b.Cancel {
-		if err := tx.cancel(b, id); err != nil {
-			return nil, err
-		}
-	}
 	tx.open(b.New)
 	for _, r := range b.Update {
 		if err := tx.update(r); err != nil {
@@ -210,6 +205,12 @@ func (tx *transaction) apply(b *driver.Batch) (refusal, err error) {
 			return nil, err
 		}
 		reach("batch: audited")
+	}
+	for i := range b.Outcomes {
+		if err := tx.outcome(&b.Outcomes[i]); err != nil {
+			return nil, err
+		}
+		reach("batch: outcome added")
 	}
 	if b.Catalog != nil {
 		if err := tx.catalog(b); err != nil {
@@ -256,9 +257,6 @@ func (tx *transaction) check(b *driver.Batch) (refusal, err error) {
 		}
 	}
 	if refusal, err := tx.checkRemove(b); refusal != nil || err != nil {
-		return refusal, err
-	}
-	if refusal, err := tx.checkCancel(b); refusal != nil || err != nil {
 		return refusal, err
 	}
 	if ref := tx.notLeased(b); ref != 0 {

@@ -176,8 +176,8 @@ func (f *finder) find() ([]candidate, error) {
 		return f.due()
 	case driver.ClaimParked:
 		return f.parked()
-	case driver.ClaimEvent:
-		return f.event()
+	case driver.ClaimRefs:
+		return f.refs()
 	case driver.ClaimExpired:
 		return f.expired()
 	default:
@@ -316,9 +316,13 @@ func (f *finder) until(column, from string) (found []candidate, err error) {
 	return found, err
 }
 
-func (f *finder) event() (found []candidate, err error) {
-	const sql = "SELECT 0, ref, owner FROM eventbus_record INDEXED BY record_event WHERE event = ? AND kind IN (2, 6) AND owner <> ? ORDER BY ref LIMIT ?"
-	err = f.collect(&found, candidate{}, sql, f.q.Event[:], f.state.epoch, f.q.Limit+1)
+func (f *finder) refs() (found []candidate, err error) {
+	const sql = "SELECT 0, ref, owner FROM eventbus_record NOT INDEXED WHERE ref = ? AND owner <> ?"
+	for _, ref := range f.q.Refs {
+		if err = f.collect(&found, candidate{}, sql, int64(ref), f.state.epoch); err != nil {
+			break
+		}
+	}
 	return found, err
 }
 
@@ -376,17 +380,12 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 		if err != nil {
 			return nil, err
 		}
-		leased := make([]*driver.Record, n)
-		for i, row := range rows[:n] {
-			leased[i] = row.r
-		}
-		if changed != n {
-			if leased, err = tx.keepClaimed(leased); err != nil {
-				return nil, err
-			}
+		if changed != n { // nothing removes a free record
+			return nil, tx.missing(rows[0].r.Ref)
 		}
 		reach("claim: updated")
-		for _, r := range leased {
+		for _, row := range rows[:n] {
+			r := row.r
 			unmarked := r.State == driver.Ready && r.Crashes < driver.SuspectCrashes
 			if all == 1 && unmarked || all == 2 && r.Suspect {
 				r.Crashes++
@@ -397,8 +396,6 @@ func (tx *transaction) lease(request *leaseRequest) (refusal, err error) {
 		tx.pages += int64(n/4 + 1)
 		rows = rows[n:]
 	}
-	// Those that were cancelled meanwhile are not leased.
-	request.records = slices.DeleteFunc(request.records, func(r *driver.Record) bool { return !r.Leased })
 	tx.changed = true
 	return nil, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	sqlite3 "zombiezen.com/go/sqlite"
 
@@ -74,6 +75,14 @@ func columnBytes(stmt *sqlite3.Stmt, i int) []byte {
 		return nil
 	}
 	b := make([]byte, stmt.ColumnLen(i))
+	stmt.ColumnBytes(i, b)
+	return b
+}
+
+// columnInto reads a column that is not NULL. It uses the memory of b if that is large enough.
+func columnInto(b []byte, stmt *sqlite3.Stmt, i int) []byte {
+	n := stmt.ColumnLen(i)
+	b = slices.Grow(b[:0], n)[:n]
 	stmt.ColumnBytes(i, b)
 	return b
 }

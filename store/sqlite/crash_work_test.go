@@ -307,9 +307,9 @@ func (c *crashChild) cancel() {
 
 func (c *crashChild) cancelEvent(ctx context.Context, e scheduledEvent) {
 	report("K", e.name)
-	err := c.bus.Cancel(ctx, e.id)
+	_, err := c.bus.Cancel(ctx, e.id)
 	result := "ok"
-	if errors.Is(err, eventbus.ErrNotScheduled) {
+	if errors.Is(err, eventbus.ErrSettled) || errors.Is(err, eventbus.ErrUnknownEvent) || errors.Is(err, eventbus.ErrNothingDone) {
 		result = "late"
 	} else if err != nil {
 		result = "unknown"

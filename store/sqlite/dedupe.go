@@ -166,6 +166,10 @@ func (tx *transaction) prune() error {
 		answers, failed := tx.pruneAnswers()
 		done, err = done && answers, failed
 	}
+	if err == nil {
+		outcomes, failed := tx.pruneOutcomes()
+		done, err = done && outcomes, failed
+	}
 	if err == nil && done {
 		tx.pruned = tx.now
 	}

@@ -14,7 +14,13 @@ import (
 //
 // Errors: those of LetterQuery.Parts and each, *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Groups(ctx context.Context, q driver.LetterQuery, each func(g *driver.Group) error) error {
-	err := s.reads.read(ctx, func(c *sqlite3.Conn) error { return s.groupLetters(c, newLetterFilter(q), each) })
+	err := s.reads.read(ctx, func(c *sqlite3.Conn) error {
+		f := newLetterFilter(q)
+		if err := f.narrow(c); err != nil {
+			return err
+		}
+		return s.groupLetters(c, f, each)
+	})
 	if err != nil {
 		return fmt.Errorf("Groups: %w", err)
 	}
@@ -50,14 +56,17 @@ func (s *Store) groupLetters(c *sqlite3.Conn, f *letterFilter, each func(g *driv
 // count collects the groups with their counts, times and newest letters.
 func (f *letterFilter) count(c *sqlite3.Conn, groups *storekit.Groups) error {
 	if f.q.Compares() {
-		return f.each(c, func(l *driver.Letter) bool {
+		return f.each(c, driver.ID{}, func(l *driver.Letter) bool {
 			groups.Add(driver.Group{Fingerprint: l.Fingerprint, Count: 1, First: l.DiedAt, Last: l.DiedAt, Newest: l.ID})
 			return true
 		})
 	}
 	index := f.index
-	if len(f.where) == 0 {
+	switch {
+	case len(f.where) == 0:
 		index = "INDEXED BY letter_fingerprint" // has all columns
+	case index == "" && !f.byTime:
+		index = "NOT INDEXED" // by the time of publication: to sort takes half as long as to look up each row from an index
 	}
 	const columns = "SELECT fingerprint, count(*), min(died_at), max(died_at), max(id) AS newest"
 	return query(c, columns+f.from(index)+" GROUP BY fingerprint ORDER BY newest DESC", func(stmt *sqlite3.Stmt) error {

@@ -30,7 +30,8 @@ func TestStore_History(t *testing.T) {
 	dead := p.publish("dies")
 	scheduled := p.publish("later", eventbus.After(time.Minute))
 	cancelled := p.publish("never", eventbus.After(time.Minute))
-	require.NoError(t, p.Cancel(t.Context(), cancelled))
+	_, err := p.Cancel(t.Context(), cancelled)
+	require.NoError(t, err)
 	p.eventually("the scheduled event settles", func() bool {
 		mock.Add(time.Second)
 		stats, err := p.store.Stats(t.Context())

@@ -135,24 +135,23 @@ func (tx *transaction) checkRemove(b *driver.Batch) (refusal, err error) {
 	if err := tx.insertIncoming(); err != nil { // an earlier batch may have left what this one removes
 		return nil, err
 	}
-	const withdraws = "SELECT 1 FROM eventbus_incoming INDEXED BY eventbus_incoming_event WHERE event = ? AND state = ? LIMIT 1"
+	const withdraws = "SELECT 1 FROM eventbus_incoming INDEXED BY eventbus_incoming_event WHERE event = ? LIMIT 1"
 	for i, id := range b.Withdraw {
-		found, err := tx.exists(withdraws, id[:], int64(driver.Scheduled))
+		found, err := tx.exists(withdraws, id[:])
 		if err != nil {
 			return nil, err
 		}
 		if !found || slices.Contains(b.Withdraw[:i], id) {
-			return &driver.RefusedError{Event: id, Err: driver.ErrNotScheduled}, nil
+			return &driver.RefusedError{Event: id, Err: driver.ErrNotFound}, nil
 		}
 	}
 	seen := make(map[driver.IncomingID]bool, len(b.Accept))
 	for _, id := range b.Accept {
 		found := false
-		err := tx.one("SELECT event, state FROM eventbus_incoming WHERE id = ?", func(stmt *sqlite3.Stmt) error {
+		err := tx.one("SELECT event FROM eventbus_incoming WHERE id = ?", func(stmt *sqlite3.Stmt) error {
 			var event driver.ID
 			stmt.ColumnBytes(0, event[:])
-			withdrawn := driver.State(stmt.ColumnInt64(1)) == driver.Scheduled && slices.Contains(b.Withdraw, event)
-			found = !withdrawn
+			found = !slices.Contains(b.Withdraw, event)
 			return nil
 		}, int64(id))
 		if err != nil {
@@ -183,8 +182,8 @@ func (tx *transaction) remove(b *driver.Batch) error {
 		return err
 	}
 	for _, id := range b.Withdraw {
-		const sql = "DELETE FROM eventbus_incoming INDEXED BY eventbus_incoming_event WHERE event = ? AND state = ?"
-		if err := count(tx.w.exec(sql, id[:], int64(driver.Scheduled))); err != nil {
+		const sql = "DELETE FROM eventbus_incoming INDEXED BY eventbus_incoming_event WHERE event = ?"
+		if err := count(tx.w.exec(sql, id[:])); err != nil {
 			return err
 		}
 		reach("batch: withdrawn")

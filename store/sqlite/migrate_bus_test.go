@@ -25,6 +25,7 @@ import (
 //   - schema6.db.gz: commit 8935291c has made it, the last version with schema 6. The first of its buses was shut down, and
 //     the second was not started.
 //   - schema7.db.gz: commit 3e2a2c35 has made it, the last version with schema 7, likewise.
+//   - schema8.db.gz: commit 22183f94 has made it, a version with schema 8, likewise.
 func fileOf(t *testing.T, name string) string {
 	t.Helper()
 	packed, err := os.Open(filepath.Join("testdata", name))
@@ -203,6 +204,73 @@ func TestStore_AFileOfSchema7(t *testing.T) {
 	p.passTime(mock, "billing waits", "billing scheduled")
 	p.settled()
 	require.Empty(t, p.list(eventbus.LetterQuery{}))
+	sound()
+	p.end()
+}
+
+// A bus takes over all that a bus of schema 8 has left: records that expire, one that a handler has emitted, the audit and keys. It has no
+// outcomes of what operators did then, and keeps those of what they do now.
+func TestStore_AFileOfSchema8(t *testing.T) {
+	path := fileOf(t, "schema8.db.gz")
+	_, err := sqlite.Open(t.Context(), path, sqlite.MustExist())
+	require.ErrorIs(t, err, sqlite.ErrNotMigrated)
+
+	mock := clock.NewMock()
+	began := time.Date(2026, 12, 20, 9, 0, 0, 0, time.UTC) // of the first bus
+	mock.Set(began.Add(10 * time.Minute))
+	p := begin(t, path, eventbus.WithClock(mock))
+	sound := func() {
+		t.Helper()
+		report, err := p.store.Verify(t.Context(), nil)
+		require.NoError(t, err)
+		require.True(t, report.IsSound(), "%v", report.Problems)
+	}
+	sound()
+	_, err = p.store.Acquire(t.Context(), driver.AcquireQuery{})
+	require.NoError(t, err)
+	claimed, err := p.store.Claim(t.Context(), driver.ClaimQuery{Kind: driver.ClaimExpired, Now: began.AddDate(1000, 0, 0), Limit: 10})
+	require.NoError(t, err)
+	expire := make(map[string]time.Time)
+	var parked eventbus.EventID
+	for _, r := range claimed.Records {
+		if expire[string(r.Payload)] = r.Expires; r.State == driver.Parked {
+			parked = eventbus.EventID(r.ID)
+		}
+	}
+	require.Equal(t, map[string]time.Time{
+		`"expires"`: began.Add(3 * time.Hour), `"emitted"`: began.Add(48 * time.Hour), `"parked until"`: began.Add(72 * time.Hour),
+	}, expire)
+	require.NoError(t, p.store.Release(t.Context(), driver.AllSlots()))
+	audit, err := p.Audit(t.Context(), eventbus.AuditQuery{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, audit.Entries, 3)
+	cancel := audit.Entries[1]
+	require.Equal(t, eventbus.AuditEntry{Number: 2, At: began, Action: eventbus.AuditCancel, By: "bob", Why: "a mistake", Event: cancel.Event}, cancel)
+	outcomes, err := p.store.Outcomes(t.Context(), driver.ID(cancel.Event))
+	require.NoError(t, err)
+	require.Empty(t, outcomes)
+
+	p.handles("mail", nil)
+	p.handles("billing", nil)
+	p.start()
+	_, err = p.Publish(t.Context(), "payment.made", "emits again", eventbus.IdempotencyKey("p-1"))
+	require.NoError(t, err)
+	_, err = p.GiveUp(t.Context(), parked, eventbus.By("ann"))
+	require.NoError(t, err)
+	outcomes, err = p.store.Outcomes(t.Context(), driver.ID(parked))
+	require.NoError(t, err)
+	require.Len(t, outcomes, 1)
+	require.NoError(t, p.Subscription("mail").Resume())
+	p.waitCalls("mail parked", "mail keyed", "billing incoming", "billing incoming until")
+	p.passTime(mock, "billing waits", "billing expires", "billing emitted", "billing scheduled")
+	p.settled()
+	called := p.called()
+	for _, payload := range []string{"cancelled", "emits again", "parked until"} {
+		require.Zero(t, called["billing "+payload]+called["mail "+payload], payload)
+	}
+	letters := p.list(eventbus.LetterQuery{})
+	require.Len(t, letters, 2)
+	require.Equal(t, []eventbus.Reason{eventbus.ReasonOperator, eventbus.ReasonPermanent}, []eventbus.Reason{letters[0].Reason, letters[1].Reason})
 	sound()
 	p.end()
 }

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	sqlite3 "zombiezen.com/go/sqlite"
@@ -35,6 +37,7 @@ func turnBack(t *testing.T, path string, version int) {
 		},
 		{"DROP INDEX eventbus_record_destination", "ALTER TABLE eventbus_record DROP COLUMN destination"},
 		{"DROP INDEX eventbus_record_expires", "ALTER TABLE eventbus_record DROP COLUMN expires"},
+		{"DROP TABLE eventbus_outcome"},
 	}
 	for _, name := range []string{"meta", "crash", "record", "letter", "dedupe", "history", "audit"} {
 		undo[5] = append(undo[5], "ALTER TABLE eventbus_"+name+" RENAME TO "+name)
@@ -199,19 +202,15 @@ func TestStore_AMigrationIsOneCommit(t *testing.T) {
 	require.Equal(t, 2, seen)
 	version, tables := look()
 	require.EqualValues(t, len(migrations), version)
-	require.EqualValues(t, 12, tables)
+	require.EqualValues(t, 13, tables)
 	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 1)
 	require.Empty(t, problems(verifyAt(t, path)))
 }
 
-// The destinations are added in one commit, too. The checksums of the records stay.
-func TestStore_AMigrationFromSchema6IsOneCommit(t *testing.T) {
-	path := testPath(t)
-	old := openAt(t, path)
-	parked := with(ready(""), func(r *driver.Record) { r.State, r.Door = driver.Parked, "mail" })
-	accept(t, old, parked)
-	closeStore(t, old)
-	turnBack(t, path, 6)
+// migratesInOneCommit gives a closed file an earlier schema, and opens it. Until the commit, others see that schema.
+func migratesInOneCommit(t *testing.T, path string, from int) *Store {
+	t.Helper()
+	turnBack(t, path, from)
 	before := tablesAt(t, path)
 	defer func() { setFailpoint(nil) }()
 	seen := 0
@@ -223,6 +222,17 @@ func TestStore_AMigrationFromSchema6IsOneCommit(t *testing.T) {
 	})
 	s := openAt(t, path)
 	require.Equal(t, 2, seen)
+	return s
+}
+
+// The destinations are added in one commit, too. The checksums of the records stay.
+func TestStore_AMigrationFromSchema6IsOneCommit(t *testing.T) {
+	path := testPath(t)
+	old := openAt(t, path)
+	parked := with(ready(""), func(r *driver.Record) { r.State, r.Door = driver.Parked, "mail" })
+	accept(t, old, parked)
+	closeStore(t, old)
+	s := migratesInOneCommit(t, path, 6)
 	require.Contains(t, tablesAt(t, path)["eventbus_record"], "live_crc,destination,expires; eventbus_record_destination,")
 	claimed := claim(t, s, driver.ClaimQuery{Kind: driver.ClaimParked, Doors: []string{"mail"}}).Records
 	require.Len(t, claimed, 1)
@@ -240,18 +250,7 @@ func TestStore_AMigrationFromSchema7IsOneCommit(t *testing.T) {
 	old := openAt(t, path)
 	accept(t, old, ready(""))
 	closeStore(t, old)
-	turnBack(t, path, 7)
-	before := tablesAt(t, path)
-	defer func() { setFailpoint(nil) }()
-	seen := 0
-	setFailpoint(func(name string) {
-		if name == "migrate: tables made" || name == "migrate: before commit" {
-			seen++
-			require.Equal(t, before, tablesAt(t, path), name)
-		}
-	})
-	s := openAt(t, path)
-	require.Equal(t, 2, seen)
+	s := migratesInOneCommit(t, path, 7)
 	require.Contains(t, tablesAt(t, path)["eventbus_record"], "destination,expires; eventbus_record_destination,eventbus_record_expires,")
 	expires := with(ready(""), func(r *driver.Record) { r.Expires, r.Leased = t0, false })
 	accept(t, s, expires)
@@ -264,7 +263,46 @@ func TestStore_AMigrationFromSchema7IsOneCommit(t *testing.T) {
 	require.Contains(t, problems(verifyAt(t, path)), "the column expires does not match the body")
 }
 
-// Two processes open a file with an older schema at once. One migrates it while the other one inspects it.
+// The table of outcomes is made in one commit, too. After a failure in it the file has schema 8.
+func TestStore_AMigrationFromSchema8IsOneCommit(t *testing.T) {
+	path := testPath(t)
+	old := openAt(t, path)
+	accept(t, old, ready(""))
+	closeStore(t, old)
+	s := migratesInOneCommit(t, path, 8)
+	o := driver.Outcome{Event: newID(), Body: []byte(`{"by":"ann"}`)}
+	require.NoError(t, submit(s, &driver.Batch{Outcomes: []driver.Outcome{o}}))
+	found, err := s.Outcomes(t.Context(), o.Event)
+	require.NoError(t, err)
+	require.Equal(t, []driver.Outcome{o}, found)
+	require.Len(t, claim(t, s, driver.ClaimQuery{}).Records, 1)
+	require.Empty(t, problems(verifyAt(t, path)))
+	execAt(t, path, `UPDATE eventbus_outcome SET body = CAST('{"by":"bob"}' AS BLOB)`)
+	require.Contains(t, problems(verifyAt(t, path)), "table eventbus_outcome, row 1 is corrupt: the row does not match its checksum")
+	_, err = s.Outcomes(t.Context(), o.Event)
+	var corrupt *CorruptError
+	require.ErrorAs(t, err, &corrupt)
+}
+
+// A package that knows an earlier schema only refuses a file of this one, and leaves it as it is.
+func TestStore_AnEarlierVersionRefusesThisOne(t *testing.T) {
+	path := testPath(t)
+	s := openAt(t, path)
+	accept(t, s, ready(""))
+	closeStore(t, s)
+	before := read(t, path)
+	all := migrations
+	defer func() { migrations = all }()
+	for version := 1; version < len(all); version++ {
+		migrations = all[:version]
+		_, err := Open(t.Context(), path)
+		require.ErrorIs(t, err, ErrSchemaTooNew)
+		require.ErrorContains(t, err, fmt.Sprintf("has version 9, the newest known version is %d", version))
+		require.Equal(t, before, read(t, path))
+	}
+}
+
+// All tables of the store have a file with an older schema at once. One migrates it while the other one inspects it.
 func TestOpen_WhileAnotherProcessMigrates(t *testing.T) {
 	path := testPath(t)
 	closeStore(t, openAt(t, path))
@@ -300,7 +338,7 @@ func TestStore_ItsTablesHaveAPrefix(t *testing.T) {
 	path := testPath(t)
 	s := openAt(t, path)
 	tables := tablesAt(t, path)
-	require.Len(t, tables, 12)
+	require.Len(t, tables, 13)
 	var ofService []string
 	for name := range tables {
 		common, ok := strings.CutPrefix(name, "eventbus_")
@@ -352,8 +390,21 @@ func TestStore_TheAuditIsBoundedAndChecked(t *testing.T) {
 	for i := range entries {
 		entries[i] = auditOf(eventbus.AuditEntry{At: t0, Action: eventbus.AuditPause})
 	}
-	for range maxAudit/len(entries) + 1 {
-		require.NoError(t, submit(s, &driver.Batch{Audit: entries}))
+	ids := make([]driver.ID, maxAudit/len(entries)+1)
+	for i := range ids { // one outcome at least has all its entries removed
+		ids[i] = newID()
+		outcomes := slices.Repeat([]driver.Outcome{{Event: ids[i], Body: []byte(`{}`)}}, 3)
+		require.NoError(t, submit(s, &driver.Batch{Now: t0.Add(time.Duration(i) * time.Minute), Audit: entries, Outcomes: outcomes}))
+	}
+	require.NoError(t, submit(s, &driver.Batch{Now: t0.Add(time.Hour * 24)}))
+	for i, id := range ids {
+		kept, err := s.Outcomes(t.Context(), id)
+		require.NoError(t, err)
+		if i == 0 {
+			require.Empty(t, kept, "no audit entry of its time is left")
+		} else {
+			require.Len(t, kept, 3)
+		}
 	}
 	page, err := s.Audit(t.Context(), driver.AuditQuery{Limit: 2 * maxAudit})
 	require.NoError(t, err)
@@ -369,6 +420,39 @@ func TestStore_TheAuditIsBoundedAndChecked(t *testing.T) {
 	var corrupt *CorruptError
 	require.ErrorAs(t, err, &corrupt)
 	require.Equal(t, "eventbus_audit", corrupt.Table)
+}
+
+// Outcomes are kept until audit entries that were not denied are removed. Then those stay that are not older than the rest.
+func TestStore_OutcomesAreKeptWithTheAudit(t *testing.T) {
+	s := openAt(t, testPath(t))
+	entry, denied := driver.AuditEntry{Body: []byte(`{}`)}, driver.AuditEntry{Denied: true, Body: []byte(`{}`)}
+	var ids []driver.ID
+	now := t0
+	add := func(audit ...driver.AuditEntry) {
+		id := newID()
+		ids, now = append(ids, id), now.Add(time.Minute)
+		require.NoError(t, submit(s, &driver.Batch{Now: now, Audit: audit, Outcomes: []driver.Outcome{{Event: id, Body: []byte(`{}`)}}}))
+	}
+	left := func() (left []bool) {
+		now = now.Add(time.Minute)
+		require.NoError(t, submit(s, &driver.Batch{Now: now}))
+		for _, id := range ids {
+			found, err := s.Outcomes(t.Context(), id)
+			require.NoError(t, err)
+			left = append(left, len(found) > 0)
+		}
+		return left
+	}
+	add()
+	for _, audit := range []driver.AuditEntry{denied, entry, entry, denied, entry} {
+		add(audit)
+	}
+	require.Equal(t, []bool{true, true, true, true, true, true}, left())
+	inside(t, s, func(c *committer) error {
+		_, err := c.w.exec("DELETE FROM eventbus_audit WHERE denied = 0 AND place <= 2") // as if there were too many
+		return err
+	})
+	require.Equal(t, []bool{false, false, false, false, false, true}, left())
 }
 
 // Denied entries do not push out what operators did. Entries of an earlier schema are kept.

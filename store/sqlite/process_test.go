@@ -5,6 +5,7 @@ package sqlite
 import (
 	"bufio"
 	"context"
+	"database/sql"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -183,6 +184,23 @@ func TestS6_AStoppedProcessKeepsItsLease(t *testing.T) {
 	require.EqualValues(t, 1, lease.CrashedEvents)
 }
 
+// stopBetweenCommits stops a child that is not in the midst of a write: a stopped process keeps the write lock, too, and
+// then no one else can publish.
+func stopBetweenCommits(t *testing.T, child *os.Process, path string) {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(10000)")
+	require.NoError(t, err)
+	tx, err := db.BeginTx(t.Context(), nil)
+	require.NoError(t, err)
+	require.NoError(t, child.Signal(syscall.SIGSTOP))
+	var status syscall.WaitStatus
+	_, err = syscall.Wait4(child.Pid, &status, syscall.WUNTRACED, nil)
+	require.NoError(t, err)
+	require.True(t, status.Stopped())
+	require.NoError(t, tx.Rollback())
+	require.NoError(t, db.Close())
+}
+
 // While the active process is stopped, a standby publishes and does not take over. The active process goes on with what
 // it was left. When it is killed, the standby takes over.
 func TestS6_AStoppedActiveBus(t *testing.T) {
@@ -214,7 +232,7 @@ func TestS6_AStoppedActiveBus(t *testing.T) {
 	publish("before")
 	expect("before")
 
-	require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+	stopBetweenCommits(t, cmd.Process, path)
 	for i := range 5 {
 		publish(fmt.Sprint("stopped ", i))
 		time.Sleep(2 * leaseLook)
@@ -233,7 +251,7 @@ func TestS6_AStoppedActiveBus(t *testing.T) {
 		return err == nil && stats.Unsettled() == 0
 	}, 20*time.Second, time.Millisecond)
 
-	require.NoError(t, cmd.Process.Signal(syscall.SIGSTOP))
+	stopBetweenCommits(t, cmd.Process, path)
 	publish("stopped and killed")
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed

@@ -5,7 +5,7 @@ const applicationID = 0x53757265
 
 // migrations are the scripts that make the schema of a version from that of the version before. The
 // user_version of a file is the number of scripts that were applied.
-var migrations = []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7, schema8}
+var migrations = []string{schema1, schema2, schema3, schema4, schema5, schema6, schema7, schema8, schema9}
 
 // Values of record.kind: the state, and kindKeyed if the record has a key. Indexes contain kind
 // rather than two columns.
@@ -253,4 +253,17 @@ CREATE INDEX eventbus_record_destination ON eventbus_record (door, destination, 
 const schema8 = `
 ALTER TABLE eventbus_record ADD COLUMN expires TEXT; -- as in body; NULL for never
 CREATE INDEX eventbus_record_expires ON eventbus_record (owner, expires) WHERE ` + whereExpires + `;
+`
+
+// schema9 has the outcomes of deliveries upon which operators have acted. A migration has none: no earlier version knows the operators.
+const schema9 = `
+CREATE TABLE eventbus_outcome (
+	number INTEGER PRIMARY KEY,
+	event  BLOB NOT NULL,
+	audit  INTEGER NOT NULL, -- number of the last entry in eventbus_audit at that time, 0 for none
+	body   BLOB NOT NULL,    -- JSON
+	crc    INTEGER NOT NULL  -- of all others
+) STRICT;
+CREATE INDEX eventbus_outcome_event ON eventbus_outcome (event);
+CREATE INDEX eventbus_outcome_audit ON eventbus_outcome (audit);
 `

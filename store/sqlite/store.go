@@ -26,9 +26,8 @@ type Store struct {
 	// fileLocks reports that locks belong to open files: closing the database file drops no other ones.
 	fileLocks bool
 	committer committer
-	claims    *reader        // of Claim
-	reads     *reader        // of all other reads
-	counted   countedLetters // guarded by reads
+	claims    *reader // of Claim
+	reads     *reader // of all other reads
 
 	// Written by the committer, with both readers taken.
 	file   fs.FileInfo

@@ -367,8 +367,7 @@ func TestIncoming_RefusesAlone(t *testing.T) {
 		"unknown":              {&driver.Batch{Accept: []driver.IncomingID{now.ID, 77}}, driver.RefusedError{Incoming: 77, Err: driver.ErrNotFound}},
 		"twice":                {&driver.Batch{Accept: []driver.IncomingID{now.ID, now.ID}}, driver.RefusedError{Incoming: now.ID, Err: driver.ErrNotFound}},
 		"withdrawn":            {&driver.Batch{Withdraw: []driver.ID{later.Record.ID}, Accept: []driver.IncomingID{later.ID}}, driver.RefusedError{Incoming: later.ID, Err: driver.ErrNotFound}},
-		"not scheduled":        {&driver.Batch{Withdraw: []driver.ID{now.Record.ID}}, driver.RefusedError{Event: now.Record.ID, Err: driver.ErrNotScheduled}},
-		"withdrawn twice":      {&driver.Batch{Withdraw: []driver.ID{later.Record.ID, later.Record.ID}}, driver.RefusedError{Event: later.Record.ID, Err: driver.ErrNotScheduled}},
+		"withdrawn twice":      {&driver.Batch{Withdraw: []driver.ID{later.Record.ID, later.Record.ID}}, driver.RefusedError{Event: later.Record.ID, Err: driver.ErrNotFound}},
 		"answered twice":       {&driver.Batch{Answer: []driver.Answer{answer, answer}}, driver.RefusedError{Request: ask.ID, Err: driver.ErrNotFound}},
 		"unasked and answered": {&driver.Batch{Unask: []driver.RequestID{ask.ID}, Answer: []driver.Answer{answer}}, driver.RefusedError{Request: ask.ID, Err: driver.ErrNotFound}},
 	} {

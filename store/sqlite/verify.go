@@ -19,7 +19,7 @@ type VerifyReport struct {
 	// Rows that were read.
 	Records int64 `json:"records"`
 	Letters int64 `json:"letters"`
-	Others  int64 `json:"others"` // incoming events, requests, remembered ids, history, directives, catalogs, audit, crashes
+	Others  int64 `json:"others"` // incoming events, requests, remembered ids, history, directives, catalogs, audit, outcomes, crashes
 	// Problems lists the damage, at most 100 of them, and More is the number of the others.
 	Problems []*CorruptError `json:"-"`
 	More     int64           `json:"more"`
@@ -41,8 +41,8 @@ const maxProblems = 100
 
 // Verify reads the whole file and verifies it: each page and index (integrity_check of SQLite), the
 // checksum of each row, whether each state is legal, and whether the counts of the store are those of its
-// rows. Of tables that are not the store's, it verifies the pages alone. What only a bus decodes (the details of letters, progress, directives, audit entries, the catalog) is covered by the
-// checksums alone; the command eventbus verify reads that too. It changes nothing. A bus may work on the file meanwhile: Verify sees the data of one commit.
+// rows. Of tables that are not the store's, it verifies the pages alone. What only a bus decodes (the details of letters, progress, directives, audit entries, outcomes, the catalog) is covered by the
+// checksums alone; the command eventbus verify reads that too, apart from the outcomes. It changes nothing. A bus may work on the file meanwhile: Verify sees the data of one commit.
 //
 // It calls progress, which may be nil, about ten times a second on its own goroutines, one at a time, and
 // takes about 5 µs a row. The report is valid without an error only.
@@ -174,6 +174,7 @@ func (v *verification) verifyRows(c *sqlite3.Conn) error {
 		{"SELECT " + incomingColumns + " ", "FROM eventbus_incoming NOT INDEXED", v.incoming},
 		{"SELECT id, body, answer, answered, crc ", "FROM eventbus_request NOT INDEXED", v.request},
 		{"SELECT number, body, crc, denied, place ", "FROM eventbus_audit NOT INDEXED", v.audit},
+		{"SELECT " + outcomeColumns + " ", "FROM eventbus_outcome NOT INDEXED", v.outcome},
 		{"SELECT key, length(event), expires ", "FROM eventbus_dedupe NOT INDEXED", v.dedupe},
 		{"SELECT ref, length(event), settled_at, outcome ", "FROM eventbus_history NOT INDEXED", v.settled},
 		{"SELECT epoch, suspects ", "FROM eventbus_crash", func(stmt *sqlite3.Stmt) error {
@@ -380,6 +381,11 @@ func (v *verification) audit(stmt *sqlite3.Stmt) error {
 	if place := stmt.ColumnInt64(4); err == nil && (place < 1 || place > e.Number) {
 		err = &CorruptError{Path: v.store.path, Table: "eventbus_audit", Row: fmt.Sprint(e.Number), Detail: "the entry is not at its place"}
 	}
+	return err
+}
+
+func (v *verification) outcome(stmt *sqlite3.Stmt) error {
+	_, err := v.store.scanOutcome(stmt)
 	return err
 }
 

@@ -60,6 +60,7 @@ func TestVerify_SoundFiles(t *testing.T) {
 		Remember:   []driver.Dedupe{{Key: "k", Event: newID(), Expires: t0.AddDate(1, 0, 0)}},
 		Directives: []driver.Directive{orderFor(eventbus.Directive{Subscription: "mail", Pause: true, At: t0})},
 		Audit:      []driver.AuditEntry{auditOf(eventbus.AuditEntry{Action: eventbus.AuditPause, At: t0})},
+		Outcomes:   []driver.Outcome{{Event: newID(), Body: []byte(`{}`)}},
 		Catalog:    catalogOf([]byte(`{}`)),
 		Ask:        []*driver.Request{{Body: []byte(`{}`)}, {Body: []byte(`{}`)}},
 	}))
@@ -74,9 +75,9 @@ func TestVerify_SoundFiles(t *testing.T) {
 	report, err := s.Verify(t.Context(), func(p VerifyProgress) { last = p })
 	require.NoError(t, err)
 	require.True(t, report.IsSound(), problems(report))
-	require.Equal(t, VerifyReport{Records: 8, Letters: 1, Others: 8}, report)
-	require.EqualValues(t, 17, last.Rows)
-	require.EqualValues(t, 17, last.Total)
+	require.Equal(t, VerifyReport{Records: 8, Letters: 1, Others: 9}, report)
+	require.EqualValues(t, 18, last.Rows)
+	require.EqualValues(t, 18, last.Total)
 	require.Empty(t, problems(verifyAt(t, path)), "beside a store with the lease")
 	crash(t, s)
 	require.Empty(t, problems(verifyAt(t, path)), "after a crash")
@@ -105,6 +106,7 @@ func TestVerify_ReportsDamage(t *testing.T) {
 		"lost incoming event":      {execs(`INSERT INTO sqlite_sequence VALUES ('eventbus_incoming', 3)`), "3 incoming events are counted, and 0 are there"},
 		"damaged request":          {execs(`INSERT INTO eventbus_request VALUES (1, x'7b7d', NULL, NULL, 0)`), "table eventbus_request, row 1"},
 		"damaged audit":            {execs(`INSERT INTO eventbus_audit VALUES (1, x'7b7d', 0, 0, 1)`), "table eventbus_audit, row 1"},
+		"damaged outcome":          {execs(`INSERT INTO eventbus_outcome VALUES (1, x'00', 0, x'7b7d', 0)`), "table eventbus_outcome, row 1"},
 		"damaged id":               {execs(`INSERT INTO eventbus_dedupe VALUES ('', 'k', x'00', '', 'soon')`), "table eventbus_dedupe, row k"},
 		"damaged history":          {execs(`INSERT INTO eventbus_history VALUES (1, x'00', '', '', 'gone', 'soon')`), "table eventbus_history, row 1"},
 		"crash of the future":      {execs(`INSERT INTO eventbus_crash VALUES (99, 0)`), "table eventbus_crash, row 99"},

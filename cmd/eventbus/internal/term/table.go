@@ -2,6 +2,7 @@ package term
 
 import (
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -20,7 +21,13 @@ type Column struct {
 	Right bool
 	// Drop leaves the column out of a table that does not fit otherwise, the rightmost such column first.
 	Drop bool
+	// Wrap continues the texts of the last column on up to 8 lines. It shrinks only after the other columns have shrunk, and
+	// after those with Drop were left out for its Min.
+	Wrap bool
 }
+
+// wrapped is the number of lines of a text in a column with Wrap.
+const wrapped = 8
 
 // NewTable returns a table without rows.
 func NewTable(columns ...Column) *Table { return &Table{columns: columns} }
@@ -99,11 +106,9 @@ func (t *Table) shrink(widths []int, columns int) {
 		}
 	}
 	for ; total > columns; total-- {
-		widest := -1
-		for i, c := range t.columns {
-			if c.Min > 0 && widths[i] > c.Min && (widest < 0 || widths[i] > widths[widest]) {
-				widest = i
-			}
+		widest := t.widest(widths, false)
+		if widest < 0 {
+			widest = t.widest(widths, true)
 		}
 		if widest < 0 {
 			return
@@ -112,7 +117,39 @@ func (t *Table) shrink(widths []int, columns int) {
 	}
 }
 
+// narrowest is the width to which a column with Wrap shrinks in a terminal that is too narrow for its Min.
+const narrowest = 8
+
+// widest returns the widest column of those that wrap, or of the others, that can shrink, or -1.
+func (t *Table) widest(widths []int, wrap bool) int {
+	widest := -1
+	for i, c := range t.columns {
+		least := c.Min
+		if wrap {
+			least = narrowest
+		}
+		if c.Wrap == wrap && c.Min > 0 && widths[i] > least && (widest < 0 || widths[i] > widths[widest]) {
+			widest = i
+		}
+	}
+	return widest
+}
+
 func (t *Table) line(b *strings.Builder, cells []string, widths []int) {
+	last := len(cells) - 1
+	if !t.columns[last].Wrap || Width(cells[last]) <= widths[last] {
+		t.plainLine(b, cells, widths)
+		return
+	}
+	for n, part := range Wrap(cells[last], widths[last], wrapped) {
+		if n > 0 {
+			cells = make([]string, last+1)
+		}
+		t.plainLine(b, append(slices.Clone(cells[:last]), part), widths)
+	}
+}
+
+func (t *Table) plainLine(b *strings.Builder, cells []string, widths []int) {
 	var text strings.Builder
 	for i, cell := range cells {
 		if widths[i] < 0 {

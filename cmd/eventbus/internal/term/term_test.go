@@ -141,3 +141,54 @@ func TestProgress(t *testing.T) {
 	p.End()
 	require.Equal(t, "\r12345\r123  \r   \r", out.String())
 }
+
+// A column with Wrap is the last to shrink, and loses nothing before eight lines are full.
+func TestTable_Wrap(t *testing.T) {
+	for columns, want := range map[int]string{
+		0: `
+N  NAME            WHEN   MESSAGE
+7  a billing name  today  connect: the server of the bank has closed the connection 日本日本日本
+`, 90: `
+N  NAME      WHEN   MESSAGE
+7  a billi…  today  connect: the server of the bank has closed the connection 日本日本日本
+`, 60: `
+N  NAME     WHEN   MESSAGE
+7  a bill…  today  connect: the server of the bank has
+                   closed the connection 日本日本日本
+`, 40: `
+N  NAME     MESSAGE
+7  a bill…  connect: the server of the
+            bank has closed the
+            connection 日本日本日本
+`, 24: `
+N  NAME     MESSAGE
+7  a bill…  connect: the
+            server of
+            the bank has
+            closed the
+            connection
+            日本日本日本
+`, 3: `
+N  NAME     MESSAGE
+7  a bill…  connect:
+            the
+            server
+            of the
+            bank has
+            closed
+            the
+            connect…
+`,
+	} {
+		table := term.NewTable(
+			term.Column{Name: "N", Right: true}, term.Column{Name: "NAME", Min: 7}, term.Column{Name: "WHEN", Drop: true}, term.Column{Name: "MESSAGE", Min: 35, Wrap: true},
+		)
+		table.Add("7", "a billing name", "today", "connect: the server of the bank has closed the connection 日本日本日本")
+		var out bytes.Buffer
+		require.NoError(t, table.Write(&out, columns))
+		require.Equal(t, strings.TrimPrefix(want, "\n"), out.String(), "%d columns", columns)
+	}
+	require.Equal(t, []string{"日", "本", "…"}, term.Wrap("日本日本", 2, 3))
+	require.Equal(t, []string{"日", "本"}, term.Wrap("日本", 1, 3)[:2], "it ends, also if no character fits")
+	require.Equal(t, []string{""}, term.Wrap("", 5, 3))
+}

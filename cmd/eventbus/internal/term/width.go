@@ -3,6 +3,7 @@ package term
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/text/width"
 )
@@ -47,4 +48,27 @@ func Cut(s string, columns int) string {
 		b.WriteRune('…')
 	}
 	return b.String()
+}
+
+// Wrap divides a text without newlines into lines of a number of columns, at spaces if there are any. The last one of most
+// lines is cut.
+func Wrap(s string, columns, most int) (lines []string) {
+	for len(lines) < most-1 && Width(s) > columns {
+		end, space, n := 0, 0, 0
+		for i, r := range s {
+			if n += runeWidth(r); n > columns && i > 0 {
+				break
+			}
+			end = i + utf8.RuneLen(r)
+			if r == ' ' {
+				space = end
+			}
+		}
+		if space > 0 && s[end] != ' ' {
+			end = space
+		}
+		lines = append(lines, strings.TrimRight(s[:end], " "))
+		s = strings.TrimLeft(s[end:], " ")
+	}
+	return append(lines, Cut(s, columns))
 }
