@@ -13,10 +13,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"unicode"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/surebus/eventbus/internal/docpage"
 	"github.com/surebus/eventbus/internal/sabotage"
 )
 
@@ -219,7 +219,7 @@ func linkProblems(text, readme string) (problems []string) {
 	anchors := make(map[string]bool)
 	for _, line := range strings.Split(text, "\n") {
 		if heading := strings.TrimLeft(line, "#"); heading != line {
-			anchors[anchorOf(heading)] = true
+			anchors[docpage.Anchor(heading)] = true
 		}
 	}
 	_, table, _ := strings.Cut(readme, "\n## What you get\n")
@@ -242,19 +242,6 @@ func linkProblems(text, readme string) (problems []string) {
 		}
 	}
 	return problems
-}
-
-// anchorOf is what a link to a heading ends with.
-func anchorOf(heading string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == ' ':
-			return '-'
-		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
-			return unicode.ToLower(r)
-		}
-		return -1
-	}, strings.TrimSpace(heading))
 }
 
 // guaranteeTests returns the tests and fuzz targets of the workspace, as
@@ -371,6 +358,6 @@ func TestGuarantees_Anchors(t *testing.T) {
 		"C5 What is skipped, and `held`": "c5-what-is-skipped-and-held",
 		"E6 An id's life (100,000)":      "e6-an-ids-life-100000",
 	} {
-		require.Equal(t, want, anchorOf(heading))
+		require.Equal(t, want, docpage.Anchor(heading))
 	}
 }

@@ -1,0 +1,3 @@
+module github.com/surebus/eventbus/docs
+
+go 1.26.0

@@ -1,0 +1,9 @@
+module github.com/surebus/eventbus/scripts/site
+
+go 1.26.0
+
+require github.com/yuin/goldmark v1.8.7
+
+require github.com/surebus/eventbus v0.0.0
+
+replace github.com/surebus/eventbus => ../..
