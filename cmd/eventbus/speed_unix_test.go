@@ -447,7 +447,7 @@ func (s *speed) variants(c *cobra.Command, values map[string][]string) (all [][]
 	}
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		name := strings.ReplaceAll(f.Name, "-", "_")
-		if name == "before" && c.Flag("exact-total") == nil { // of a page before
+		if name == "before" && c.Flag("exact-total") == nil || name == "by" && bulk { // of a page before; not a filter
 			return
 		}
 		for _, v := range values[name] {
