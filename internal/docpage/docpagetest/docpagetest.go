@@ -19,6 +19,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/surebus/eventbus/internal/docpage"
 )
@@ -86,11 +87,23 @@ func capture(t *testing.T, f func()) string {
 }
 
 // Code is a block in the body of a function, or a declaration of the function's file. The function's error fails the block.
-func Code(f func(t *testing.T) error) Shown { return code{f} }
+func Code(f func(t *testing.T) error) Shown { return code{f, false} }
 
-type code struct{ f func(t *testing.T) error }
+// InBubble is Code that runs in a bubble of testing/synctest, where time is virtual.
+func InBubble(f func(t *testing.T) error) Shown { return code{f, true} }
 
-func (c code) run(t *testing.T) error { return c.f(t) }
+type code struct {
+	f      func(t *testing.T) error
+	bubble bool
+}
+
+func (c code) run(t *testing.T) (err error) {
+	if !c.bubble {
+		return c.f(t)
+	}
+	synctest.Test(t, func(t *testing.T) { err = c.f(t) })
+	return err
+}
 
 func (c code) contains(block string) error {
 	pc := reflect.ValueOf(c.f).Pointer()
