@@ -50,7 +50,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	fmt.Fprintf(stdout, "%d pages, %d blocks of code\n", len(pages), blocks)
 	if len(problems) > 0 {
-		fmt.Fprintf(stderr, "site: %d problems\n", len(problems))
+		fmt.Fprintf(stderr, "site: problems: %d\n", len(problems))
 		return 1
 	}
 	return 0
