@@ -135,18 +135,17 @@ func siteLink(p *page, to string, pages pageSet) string {
 }
 
 // copyPictures copies the pictures that a page shows.
-func copyPictures(p *page, root, out string) (err error) {
-	_ = ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // err is kept
+func copyPictures(p *page, root, out string) error {
+	return ast.Walk(p.tree, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
 		picture, ok := n.(*ast.Image)
-		if !ok || !entering || !isRelative(string(picture.Destination)) || err != nil {
+		if !ok || !entering || !isRelative(string(picture.Destination)) {
 			return ast.WalkContinue, nil
 		}
 		name, _ := p.target(string(picture.Destination))
-		var data []byte
-		if data, err = os.ReadFile(filepath.Join(root, filepath.FromSlash(name))); err == nil {
-			err = writeFile(filepath.Join(out, filepath.FromSlash(name)), data)
+		data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+		if err != nil {
+			return ast.WalkStop, err
 		}
-		return ast.WalkContinue, nil
+		return ast.WalkContinue, writeFile(filepath.Join(out, filepath.FromSlash(name)), data)
 	})
-	return err
 }
