@@ -47,11 +47,11 @@ var notPromised []string
 func TestGuarantees(t *testing.T) {
 	text, err := os.ReadFile("GUARANTEES.md")
 	require.NoError(t, err)
-	readme, err := os.ReadFile("README.md")
+	page, err := os.ReadFile(promisesPage)
 	require.NoError(t, err)
 	bugs, err := sabotage.Bugs()
 	require.NoError(t, err)
-	for _, p := range guaranteeProblems(string(text), string(readme), guaranteeTests(t), bugs) {
+	for _, p := range guaranteeProblems(string(text), string(page), guaranteeTests(t), bugs) {
 		t.Error(p)
 	}
 }
@@ -70,18 +70,21 @@ var (
 	codeSpan      = regexp.MustCompile("`([^`]+)`")
 	bugName       = regexp.MustCompile(`^[A-Z][0-9]+(-[a-z0-9]+)+$`)
 	clauseOfTest  = regexp.MustCompile(`(?:^|\.)Test([ERDPFCLOSTV][0-9]+)_`)
-	intoDocument  = regexp.MustCompile(`\]\(GUARANTEES\.md(?:#([^)]*))?\)`)
+	intoDocument  = regexp.MustCompile(`\]\(\.\./GUARANTEES\.md(?:#([^)]*))?\)`)
 )
 
 const (
 	shownBy    = "- Shown by: "
 	failsUnder = "- Fails under: "
 	notYet     = "## Not promised yet"
+
+	promisesPage  = "docs/promises.md" // has a table of the promises in short
+	promisesTable = "## What you get"
 )
 
-// guaranteeProblems says what is wrong with the document, and with what points
+// guaranteeProblems says what is wrong with the document, and with the page that points
 // into it. tests are those of the workspace, qualified as the document does it.
-func guaranteeProblems(text, readme string, tests []string, bugs []sabotage.Bug) (problems []string) {
+func guaranteeProblems(text, page string, tests []string, bugs []sabotage.Bug) (problems []string) {
 	wrong := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	promised, whole, partly := parseGuarantees(text, wrong)
 
@@ -164,7 +167,7 @@ func guaranteeProblems(text, readme string, tests []string, bugs []sabotage.Bug)
 			wrong("the test %s is of %s, and there is no such clause", name, of[1])
 		}
 	}
-	return append(problems, linkProblems(text, readme)...)
+	return append(problems, linkProblems(text, page)...)
 }
 
 // parseGuarantees reads the document: its clauses, and those that are listed as
@@ -213,16 +216,16 @@ func parseGuarantees(text string, wrong func(format string, args ...any)) (promi
 	return promised, whole, partly
 }
 
-// linkProblems says which rows of the README's table do not point into the
+// linkProblems says which rows of the page's table do not point into the
 // document, and which of its links point nowhere.
-func linkProblems(text, readme string) (problems []string) {
+func linkProblems(text, page string) (problems []string) {
 	anchors := make(map[string]bool)
 	for _, line := range strings.Split(text, "\n") {
 		if heading := strings.TrimLeft(line, "#"); heading != line {
 			anchors[docpage.Anchor(heading)] = true
 		}
 	}
-	_, table, _ := strings.Cut(readme, "\n## What you get\n")
+	_, table, _ := strings.Cut(page, "\n"+promisesTable+"\n")
 	table, _, _ = strings.Cut(table, "\n## ")
 	rows := 0
 	for _, line := range strings.Split(table, "\n") {
@@ -230,15 +233,15 @@ func linkProblems(text, readme string) (problems []string) {
 			continue
 		}
 		if rows++; !intoDocument.MatchString(line) {
-			problems = append(problems, fmt.Sprintf("README.md: this row does not point into GUARANTEES.md: %s", line))
+			problems = append(problems, fmt.Sprintf("%s: this row does not point into GUARANTEES.md: %s", promisesPage, line))
 		}
 	}
 	if rows == 0 {
-		problems = append(problems, `README.md has no table under "What you get"`)
+		problems = append(problems, fmt.Sprintf("%s has no table under %q", promisesPage, promisesTable))
 	}
-	for _, link := range intoDocument.FindAllStringSubmatch(readme, -1) {
+	for _, link := range intoDocument.FindAllStringSubmatch(page, -1) {
 		if link[1] != "" && !anchors[link[1]] {
-			problems = append(problems, fmt.Sprintf("README.md points to GUARANTEES.md#%s, which is no heading", link[1]))
+			problems = append(problems, fmt.Sprintf("%s points to GUARANTEES.md#%s, which is no heading", promisesPage, link[1]))
 		}
 	}
 	return problems
@@ -303,8 +306,8 @@ func TestGuarantees_WhatIsWrongIsNoticed(t *testing.T) {
 		}
 	}
 	sound.WriteString("\n## Not promised yet\n\nThese:\n\n- **V1**, whole: x,\n  and y\n- **E3**, in part: x\n- **V2**, whole: x\n- **V3**, whole: x\n- **V4**, whole: x\n- **V5**, whole: x\n")
-	const readme = "\n## What you get\n\n| | |\n| --- | --- |\n| [a](GUARANTEES.md#e1-a-promise) | b |\n\n## More\n\n[c](GUARANTEES.md)\n"
-	require.Empty(t, guaranteeProblems(sound.String(), readme, tests, bugs))
+	const page = "\n## What you get\n\n| | |\n| --- | --- |\n| [a](../GUARANTEES.md#e1-a-promise) | b |\n\n## More\n\n[c](../GUARANTEES.md)\n"
+	require.Empty(t, guaranteeProblems(sound.String(), page, tests, bugs))
 
 	d3 := "### D3 A promise\n\nText with `Code`.\n\n- Shown by: `internal/x.TestD3_X`,\n  `TestD3_Y`\n- Fails under: `D3-it-breaks`\n"
 	for _, c := range []struct{ from, to, want string }{
@@ -332,20 +335,20 @@ func TestGuarantees_WhatIsWrongIsNoticed(t *testing.T) {
 	} {
 		broken := strings.Replace(sound.String(), c.from, c.to, 1)
 		require.NotEqual(t, sound.String(), broken, c.from)
-		require.Contains(t, strings.Join(guaranteeProblems(broken, readme, tests, bugs), "\n"), c.want, "%q instead of %q", c.to, c.from)
+		require.Contains(t, strings.Join(guaranteeProblems(broken, page, tests, bugs), "\n"), c.want, "%q instead of %q", c.to, c.from)
 	}
 	for _, c := range []struct{ from, to, want string }{
 		{"#e1-a-promise", "#e1", "GUARANTEES.md#e1, which is no heading"},
-		{"[a](GUARANTEES.md#e1-a-promise)", "a", "does not point into"},
+		{"[a](../GUARANTEES.md#e1-a-promise)", "a", "does not point into"},
 		{"GUARANTEES.md)", "GUARANTEES.md#nowhere)", "GUARANTEES.md#nowhere, which is no heading"},
 		{"## What you get", "## What", "no table"},
 	} {
-		broken := strings.Replace(readme, c.from, c.to, 1)
-		require.NotEqual(t, readme, broken, c.from)
+		broken := strings.Replace(page, c.from, c.to, 1)
+		require.NotEqual(t, page, broken, c.from)
 		require.Contains(t, strings.Join(guaranteeProblems(sound.String(), broken, tests, bugs), "\n"), c.want, "%q instead of %q", c.to, c.from)
 	}
 	of := func(tests []string, bugs []sabotage.Bug) string {
-		return strings.Join(guaranteeProblems(sound.String(), readme, tests, bugs), "\n")
+		return strings.Join(guaranteeProblems(sound.String(), page, tests, bugs), "\n")
 	}
 	require.Contains(t, of(append(tests, "internal/x.TestS30_X"), bugs), "the test internal/x.TestS30_X is of S30, and there is no such clause")
 	require.Empty(t, of(append(tests, "TestS3_X", "TestA8_X", "TestX"), bugs))
