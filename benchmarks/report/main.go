@@ -1,5 +1,5 @@
 // The command report runs the benchmarks, each rival in a process of its own, and
-// writes RESULTS.md, a chart for each workload, and the table of the README.
+// writes RESULTS.md, a chart for each workload, and the tables of docs/comparison.md.
 //
 //	go run ./report          # six rounds, in at most 25 minutes
 //	go run ./report -quick   # three short rounds, in at most 10 minutes
@@ -133,10 +133,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		if err := write(dir, r, m, verdicts, how); err != nil {
 			return err
 		}
-		if err := writeReadme(filepath.Join(dir, "..", "README.md"), readmeTable(r, m)); err != nil {
+		if err := writeComparison(filepath.Join(dir, "..", "docs", "comparison.md"), comparisonTables(r, m)); err != nil {
 			return err
 		}
-		fmt.Fprintln(stderr, "wrote RESULTS.md, charts, and the table of README.md")
+		fmt.Fprintln(stderr, "wrote RESULTS.md, charts, and the tables of docs/comparison.md")
 	} else {
 		printTables(stdout, r)
 	}

@@ -406,23 +406,33 @@ func TestWrite_ReportsEveryRivalAndDrawsEveryWorkload(t *testing.T) {
 	}
 }
 
-func TestReadme_OnlyTheTableIsReplaced(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "README.md")
-	require.NoError(t, os.WriteFile(name, []byte("before\n"+readmeBegin+"\n\nold\n\n"+readmeEnd+"\nafter\n"), 0o644))
+func TestComparison_OnlyTheTablesAreReplaced(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "comparison.md")
+	require.NoError(t, os.WriteFile(name, []byte("before\n"+measuredBegin+"\n\nold\n\n"+measuredEnd+"\nafter\n"), 0o644))
 	r := newResults(1)
 	r.set(publish(1, plan.Us), plan.Time, 0, 100e-9)
 	r.set(publish(1, "cskr"), plan.Time, 0, 250e-9)
+	r.set(plan.Accept(64, "goqite"), plan.Rate, 0, 4304)
 	for range 2 {
-		require.NoError(t, writeReadme(name, readmeTable(r, describe(r, nil, "0.1"))))
+		require.NoError(t, writeComparison(name, comparisonTables(r, describe(r, nil, "0.1"))))
 		text, err := os.ReadFile(name)
 		require.NoError(t, err)
 		require.NotContains(t, string(text), "old")
 		require.Contains(t, string(text), "| cskr/pubsub | 250 ns (2.5 ×) |  |  |  |  |  |\n")
-		require.True(t, strings.HasPrefix(string(text), "before\n"+readmeBegin+"\n"))
-		require.True(t, strings.HasSuffix(string(text), readmeEnd+"\nafter\n"))
+		require.Contains(t, string(text), "| goqite |  | 4,304 |  |  |\n")
+		require.True(t, strings.HasPrefix(string(text), "before\n"+measuredBegin+"\n"))
+		require.True(t, strings.HasSuffix(string(text), measuredEnd+"\nafter\n"))
 	}
 	_, err := between("nothing", "table")
-	require.ErrorContains(t, err, readmeBegin)
+	require.ErrorContains(t, err, measuredBegin)
+}
+
+// The report measures for minutes before it writes, so the page is looked at here.
+func TestComparison_ThePageHasTheMarks(t *testing.T) {
+	text, err := os.ReadFile("../../docs/comparison.md")
+	require.NoError(t, err)
+	_, err = between(string(text), "table")
+	require.NoError(t, err)
 }
 
 func TestTable_RatiosByThisBus(t *testing.T) {
