@@ -3,6 +3,7 @@ package docs_test
 import (
 	"encoding/json"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,8 +129,12 @@ func TestDocs_ComingFromWatermill_Theirs(t *testing.T) {
 	})
 	t.Run("a waiting retry delays no other message of gochannel", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			begin, handled := time.Now(), make(map[string]time.Duration)
+			begin := time.Now()
+			var mu sync.Mutex // guards handled
+			handled := make(map[string]time.Duration)
 			pubSub, router := start(t, gochannel.Config{}, func(m *message.Message) error {
+				mu.Lock()
+				defer mu.Unlock()
 				if body := string(m.Payload); body == "good" || time.Since(begin) >= time.Minute {
 					handled[body] = time.Since(begin)
 					return nil
@@ -140,6 +145,9 @@ func TestDocs_ComingFromWatermill_Theirs(t *testing.T) {
 			synctest.Wait()
 			publish(t, pubSub, "good")
 			time.Sleep(2 * time.Minute)
+			mu.Lock()
+			defer mu.Unlock()
+			require.Contains(t, handled, "good")
 			require.Zero(t, handled["good"], "each message has a goroutine of gochannel")
 			require.GreaterOrEqual(t, handled["bad"], time.Minute)
 			require.NoError(t, router.Close())
