@@ -138,6 +138,8 @@ func inBubble(t *testing.T, f func(t *testing.T) error) (failed error) {
 	synctest.Test(t, func(t *testing.T) { failed = f(t) })
 	return failed
 
+}
+
 func TestDocs_ChoosingOptions(t *testing.T) {
 	docpagetest.Page(t, "docs/choosing-options.md",
 		docpagetest.Code(docsChooseSlow),

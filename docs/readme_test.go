@@ -34,9 +34,6 @@ type Order struct {
 	Cents int
 }
 
-// Invoice is an invoice of the README.
-type Invoice struct{ Customer string }
-
 func readmeRetry(t *testing.T) error {
 	bus := eventbustest.New(t)
 	charge, rec := failing(errBusy, errBusy, errBusy, errBusy, errBusy)
@@ -72,7 +69,7 @@ func readmeDestinations(t *testing.T) error {
 	ctx, bus := t.Context(), eventbustest.New(t)
 	var called []string
 	callWebhook := func(_ context.Context, e eventbus.Event) error {
-		customer := e.Payload.(Invoice).Customer
+		customer := e.Metadata.Get("customer")
 		if customer == "sick" {
 			return eventbus.Throttle(errBusy, time.Hour)
 		}
@@ -81,11 +78,11 @@ func readmeDestinations(t *testing.T) error {
 	}
 	_, err := bus.Subscribe("invoice.*", callWebhook, eventbus.Named("webhooks"), eventbus.Isolated(),
 		eventbus.Concurrency(4),
-		eventbus.PerDestination(func(e eventbus.Event) string { return e.Payload.(Invoice).Customer }))
+		eventbus.PerDestination(func(e eventbus.Event) string { return e.Metadata.Get("customer") }))
 	require.NoError(t, err)
-	_, err = bus.Publish(ctx, "invoice.due", Invoice{"sick"})
+	_, err = bus.Publish(ctx, "invoice.due", nil, eventbus.Metadata("customer", "sick"))
 	require.NoError(t, err)
-	_, err = bus.PublishAndWait(ctx, "invoice.due", Invoice{"well"})
+	_, err = bus.PublishAndWait(ctx, "invoice.due", nil, eventbus.Metadata("customer", "well"))
 	require.Equal(t, []string{"well"}, called)
 	require.NoError(t, err)
 	require.Equal(t, 1, bus.Metrics().Subscriptions[0].Throttled)
