@@ -44,9 +44,9 @@ func (probeOption) applyAction(a *action) error {
 	return nil
 }
 
-// Probe makes RetryNow try a held delivery, too. Behind an open circuit it probes now: its success closes the circuit, its failure opens it
-// for OpenFor again. Of a subscription that is hung (MaxAbandoned), all deliveries go on as if the calls that hang had returned. A
-// delivery that an operator has paused stays held until Resume.
+// Probe makes RetryNow try a held delivery, too. Behind an open circuit it probes now: its success closes the circuit,
+// its failure opens it for OpenFor again. If the subscription is hung (MaxAbandoned), all its deliveries resume as if
+// the abandoned calls had returned. A delivery that an operator has paused stays held until Resume.
 func Probe() ProbeOption { return probeOption{} }
 
 // ProbeOption is what Probe returns: an option of RetryNow and RetryNowMatching.
@@ -114,19 +114,19 @@ func (a *action) begin() {
 	}
 }
 
-// ActionReport is what Cancel, RetryNow or GiveUp found of an event, and what they did.
+// ActionReport lists the deliveries of an event that Cancel, RetryNow or GiveUp found, and what happened to each.
 type ActionReport struct {
-	Event EventID `json:"event_id"`
-	// Deliveries lists what had not settled. It is empty if the event had.
+	Event EventID `json:"event_id"` // the event's id
+	// Deliveries lists the dispatches that had not settled. It is empty if the event had settled.
 	Deliveries []ActedDelivery `json:"deliveries"`
-	// Forgotten is set if Cancel has ended an event of which no call had begun: its id and its idempotency key are free again. A call that
-	// has returned Throttle does not count.
+	// Forgotten is set if Cancel ended an event before its first call of a handler. Its id and its idempotency key are
+	// free again. A call that returned Throttle does not count.
 	Forgotten bool `json:"forgotten,omitempty"`
 }
 
 // ActedDelivery is a dispatch of an event that an operator's action has found.
 type ActedDelivery struct {
-	// Subscription is the next one of the dispatch, and Targets lists it and those after it, as in DispatchInfo.
+	// Subscription is the next subscription of the dispatch. Targets lists it and the subscriptions after it.
 	Subscription string        `json:"subscription"`
 	Targets      []string      `json:"targets,omitempty"`
 	State        DispatchState `json:"state"`            // where it was
@@ -150,16 +150,17 @@ func (r *ActionReport) done() (done int, left string) {
 	return done, left
 }
 
-// Cancel ends an event that has not settled, wherever it is: scheduled, queued, waiting for a retry, parked, running, or not taken in
-// yet. No further handler is called for it, and it makes no dead letter. The context of a running call ends with the cause
-// ErrCancelled, and its result is ignored. Cancel does not wait for that call, not even in the event's own handler; until it returns it is
-// an abandoned call (MaxAbandoned). Subscriptions that have handled the event have handled it. If no call had begun, the id and the
-// idempotency key of the event can be used again; of an event that an earlier process has left, only if it was scheduled, or goes to
-// several subscriptions that are not isolated.
+// Cancel ends an event that has not settled, wherever it is: scheduled, queued, waiting for a retry, parked, running,
+// or not taken in yet. No further handler is called for it, and it makes no dead letter. The context of a running call
+// ends with the cause ErrCancelled, and its result is ignored. Cancel does not wait for that call, not even in the
+// event's own handler; until it returns it is an abandoned call (MaxAbandoned). Cancel undoes nothing at subscriptions
+// that have handled the event. If no call had begun, the id and the idempotency key of the event can be used again. For
+// an event of an earlier process, this holds only if it was scheduled, or has several coupled subscriptions.
 //
-// Cancel waits for the store, if there is one. With By, Because or FromRequest, Audit has it. To repeat it is safe. In memory, an
-// event that an observer delays is found when the observer has returned. A bus without the lease of the store, such as a standby or one
-// WithoutHandlers, cancels an event that waits to be taken in, and otherwise asks the bus that has the lease.
+// Cancel blocks until the store, if there is one, has recorded the change. With By, Because or FromRequest, it adds an
+// entry to Audit. It is safe to repeat. In memory, Cancel does not find an event while an observer delays it. A bus
+// without the lease, such as a standby, cancels incoming events itself. For other events it asks the bus that has the
+// lease.
 //
 // Errors: ErrUnknownEvent; ErrSettled if nothing is left to cancel; ErrNothingDone, with the reason, if what is left could not be
 // cancelled; *OptionError; the context's, and then it is unknown whether a store has cancelled the event; ErrShutdown; ErrNoAnswer; the
@@ -168,9 +169,12 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...ActionOption) (Act
 	return b.actOn(ctx, AuditCancel, id, opts)
 }
 
-// RetryNow lets an event go on that waits: a delivery that waits for its next attempt, or that its handler has postponed (Snooze), runs as
-// soon as there is room. One that is queued, running or throttled goes on anyway. A held one is left, unless Probe is given.
-// The attempt counts as any other. As to stores, the audit and repetitions, it is as Cancel.
+// RetryNow ends the wait of an event's deliveries for their next attempt, or for the end of a Snooze: they run as soon
+// as a worker is free. Queued, running and throttled deliveries need no action. Held deliveries stay held, unless the
+// option Probe is set. The attempt counts as any other.
+//
+// RetryNow blocks until the store, if there is one, has recorded the change. With By, Because or FromRequest, it adds
+// an entry to Audit. It is safe to repeat. A bus without the lease asks the bus that has it.
 //
 // Errors: ErrUnknownEvent; ErrSettled; ErrNothingDone, with the reason, if what is left has to wait; *OptionError; the context's;
 // ErrShutdown; ErrNoAnswer; the store's.
@@ -178,8 +182,12 @@ func (b *Bus) RetryNow(ctx context.Context, id EventID, opts ...ActionOption) (A
 	return b.actOn(ctx, AuditRetryNow, id, opts)
 }
 
-// GiveUp turns what waits of an event into dead letters with the reason operator, which can be replayed: what is scheduled,
-// queued, waiting for a retry or parked. A running call is left; Cancel ends it. As to stores, the audit and repetitions, it is as Cancel.
+// GiveUp turns the waiting deliveries of an event into dead letters with the reason operator, which can be replayed.
+// Deliveries wait if they are scheduled, queued, parked or due for a retry. GiveUp does not end a running call; Cancel
+// does.
+//
+// GiveUp blocks until the store, if there is one, has recorded the change. With By, Because or FromRequest, it adds an
+// entry to Audit. It is safe to repeat. A bus without the lease asks the bus that has it.
 //
 // Errors: ErrUnknownEvent; ErrSettled; ErrNothingDone, with the reason, if what is left could not be given up; *OptionError; the context's;
 // ErrShutdown; ErrNoAnswer; the store's.
@@ -331,8 +339,8 @@ func (op *operators) actionEntry(a *action) *AuditEntry {
 	return entry
 }
 
-// ActionsReport counts the events of CancelMatching, RetryNowMatching or GiveUpMatching by what was done for them. Events in none of
-// Done, Idle, Left and Gone were not looked at.
+// ActionsReport counts the events of CancelMatching, RetryNowMatching or GiveUpMatching by outcome. Events in none of
+// Done, Idle, Left and Gone were not processed.
 type ActionsReport struct {
 	// Matched is the number of matching events when the operation began.
 	Matched int `json:"matched"`
@@ -356,12 +364,18 @@ func (b *Bus) CancelMatching(ctx context.Context, q DispatchQuery, opts ...BulkO
 	return b.actOnMatching(ctx, AuditCancel, q, opts)
 }
 
-// RetryNowMatching is RetryNow for the events that have a dispatch which matches a query. It is as CancelMatching, and has the option Probe.
+// RetryNowMatching calls RetryNow for each event with a dispatch that matches a query. The set is fixed at the start.
+// Up to 500 events are one commit. It stops between two commits when ctx ends; the report is valid then too.
+//
+// Options: Rate, DryRun, OnProgress, Probe, By, Because and FromRequest. Errors: those of CancelMatching.
 func (b *Bus) RetryNowMatching(ctx context.Context, q DispatchQuery, opts ...BulkOption) (ActionsReport, error) {
 	return b.actOnMatching(ctx, AuditRetryNow, q, opts)
 }
 
-// GiveUpMatching is GiveUp for the events that have a dispatch which matches a query. It is as CancelMatching.
+// GiveUpMatching calls GiveUp for each event with a dispatch that matches a query. The set is fixed at the start. Up to
+// 500 events are one commit. It stops between two commits when ctx ends; the report is valid then too.
+//
+// Options: Rate, DryRun, OnProgress, By, Because and FromRequest. Errors: those of CancelMatching.
 func (b *Bus) GiveUpMatching(ctx context.Context, q DispatchQuery, opts ...BulkOption) (ActionsReport, error) {
 	return b.actOnMatching(ctx, AuditGiveUp, q, opts)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/surebus/eventbus/internal/texts"
 )
 
-// AuditAction is what an operator did.
+// AuditAction names an action of an operator.
 type AuditAction string
 
 // The actions of operators.
@@ -51,31 +51,32 @@ func AuditActions() []AuditAction { return slices.Clone(auditActions) }
 type AuditEntry struct {
 	// Number grows with each entry, from 1. The bus or the store assigns it.
 	Number int64       `json:"number"`
-	At     time.Time   `json:"at"` // in UTC
-	Action AuditAction `json:"action"`
-	By     string      `json:"by,omitempty"`
-	Why    string      `json:"why,omitempty"`
-	// Remote and RequestID are those of FromRequest.
+	At     time.Time   `json:"at"`            // when the bus recorded the entry, in UTC
+	Action AuditAction `json:"action"`        // what the operator did
+	By     string      `json:"by,omitempty"`  // the operator, from the option By
+	Why    string      `json:"why,omitempty"` // the reason, from the option Because
+	// Remote is the address of the client, and RequestID the id of its request, from FromRequest.
 	Remote    string `json:"remote,omitempty"`
 	RequestID string `json:"request_id,omitempty"`
 	// Denied is why the action was denied, see AuditDenied. It is empty if the bus carried it out.
 	Denied string `json:"denied,omitempty"`
-	// Subscription is that of an order, or at which the letter died.
+	// Subscription is the subscription of a directive, or the one at which the letter died.
 	Subscription string    `json:"subscription,omitempty"`
-	Destination  string    `json:"destination,omitempty"` // of an order to a destination
-	Until        time.Time `json:"until,omitzero"`        // of HoldUntil
-	Letter       LetterID  `json:"letter_id,omitzero"`    // of a replay or a purge
-	Event        EventID   `json:"event_id,omitzero"`     // of a replay or a cancellation
-	// Query is that of a bulk operation, and Count the number of letters that matched it when it
-	// began. Of an import, Count is the number of letters of its input.
+	Destination  string    `json:"destination,omitempty"` // the destination of a directive to one; otherwise ""
+	Until        time.Time `json:"until,omitzero"`        // the end of a HoldUntil
+	Letter       LetterID  `json:"letter_id,omitzero"`    // the letter of a replay or a purge
+	Event        EventID   `json:"event_id,omitzero"`     // the event of a replay or of an action on an event
+	// Query is the query of a bulk operation on letters. Count is the number of letters that matched when it began. For
+	// an import, Count is the number of letters of its input.
 	Query *LetterQuery `json:"query,omitempty"`
-	// Dispatches is the query of a bulk action. Count is the number of events then.
+	// Dispatches is the query of a bulk action on events. Count is then the number of events.
 	Dispatches *DispatchQuery `json:"dispatches,omitempty"`
 	Count      int            `json:"count,omitempty"`
-	// Drop is set for a Retire with DropRetired. Count of a Retire is the number of deliveries that were parked when it began.
+	// Drop is set for a Retire with DropRetired. For a Retire, Count is the number of deliveries that were parked when
+	// it began.
 	Drop bool `json:"drop,omitempty"`
-	// Outcome is set in the second entry of a bulk operation or an import, from after its last letter. The other
-	// fields, but Number and At, are those of the first entry.
+	// Outcome is set in the second entry of a bulk operation or an import, which the bus adds at its end. The second
+	// entry repeats the first one, apart from Number and At.
 	Outcome *AuditOutcome `json:"outcome,omitempty"`
 }
 
@@ -92,13 +93,13 @@ type AuditOutcome struct {
 
 // AuditQuery selects the entries that match every field that is set.
 type AuditQuery struct {
-	Action       AuditAction `json:"action,omitzero"`
-	By           string      `json:"by,omitzero"`
-	RequestID    string      `json:"request_id,omitzero"`
+	Action       AuditAction `json:"action,omitzero"`       // selects one kind of action
+	By           string      `json:"by,omitzero"`           // matches AuditEntry.By
+	RequestID    string      `json:"request_id,omitzero"`   // matches AuditEntry.RequestID
 	Denied       bool        `json:"denied,omitzero"`       // selects denied actions only
-	Subscription string      `json:"subscription,omitzero"` // as in LetterQuery
-	Letter       LetterID    `json:"letter_id,omitzero"`
-	Event        EventID     `json:"event_id,omitzero"`
+	Subscription string      `json:"subscription,omitzero"` // matches AuditEntry.Subscription; a name, or one from Formerly, matches all names of its subscription
+	Letter       LetterID    `json:"letter_id,omitzero"`    // matches AuditEntry.Letter
+	Event        EventID     `json:"event_id,omitzero"`     // matches AuditEntry.Event
 	// Since and Until bound At, both inclusive.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
@@ -123,19 +124,18 @@ func (q *AuditQuery) matches(e *AuditEntry) bool {
 
 // AuditPage is a page of entries, newest first.
 type AuditPage struct {
-	Entries []AuditEntry `json:"entries"`
+	Entries []AuditEntry `json:"entries"` // newest first
 	// Next is the Before of the next page. It is 0 on the last page.
 	Next int64 `json:"next,omitempty"`
 }
 
-// Audit returns a page of what operators did, newest first: orders to subscriptions, replays, purges and
-// imports, cancellations with By, Because or FromRequest, and what AuditDenied recorded. A bulk
-// operation has an entry from before its first letter, and one with its outcome.
+// Audit returns a page of the actions of operators, newest first. It has directives, replays, purges, imports, entries
+// of AuditDenied, and actions on events with By, Because or FromRequest. A bulk operation has an entry from before its
+// first letter and an entry with its outcome.
 //
-// In memory, the bus keeps the last 1,000 entries of this process. A store keeps at least the last
-// 10,000 of all processes. Denied entries do not push out others. A store records an entry in the commit
-// of what was done. Audit compares the entries one by one. It blocks for the reads of a store only, which
-// ctx bounds.
+// In memory, the bus keeps the last 1,000 entries of this process. A store keeps at least the last 10,000 of all
+// processes. Denied entries do not push out others. A store records an entry in the commit of the action itself. Audit
+// compares the entries one by one. It blocks for the reads of a store only, which ctx bounds.
 //
 // Errors: *OptionError, the store's, the context's.
 func (b *Bus) Audit(ctx context.Context, q AuditQuery) (AuditPage, error) {

@@ -80,9 +80,9 @@ func OpenFor(d time.Duration) CircuitOption {
 	return circuitOption(func(c *circuit.Config) { c.OpenFor = d })
 }
 
-// CountRejections makes rejections count as failures. Without it, an error that is Permanent, or that the retry policy
-// excludes, has no outcome for the circuit: it says something about the event, and not about the service. Use it if
-// such an error means that the service refuses everything, like a credential that has expired.
+// CountRejections makes rejections count as failures. Without it, the circuit ignores errors that are Permanent or that
+// the retry policy excludes, because they concern the event and not the service. Use it if such an error means that the
+// service rejects everything, such as an expired credential.
 func CountRejections() CircuitOption {
 	return circuitOption(func(c *circuit.Config) { c.CountRejections = true })
 }

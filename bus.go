@@ -50,9 +50,8 @@ type Bus struct {
 	gaveUp chan struct{} // closed when Shutdown gives up on a store that does not answer; nil without one
 }
 
-// New returns a bus. It leaves no goroutine. Events wait until Start. With a store, New reads the
-// directives, and waits up to 10 s for them. The error is an *OptionError, or that of the
-// store. A failed New does not close the store.
+// New returns a bus. It starts no goroutine: events wait until Start. With a store, New reads the directives of
+// operators, and blocks for up to 10 s. A failed New does not close the store. Errors: *OptionError, the store's.
 func New(opts ...Option) (*Bus, error) {
 	c, err := newConfig(opts)
 	if err != nil {

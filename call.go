@@ -15,21 +15,21 @@ import (
 
 // Delivery describes the delivery that a handler's context belongs to.
 type Delivery struct {
-	Event        Event  `json:"event"`
-	Subscription string `json:"subscription"` // its name, or its pattern and number
-	Attempt      int    `json:"attempt"`      // 1 for the first
-	// LastAttempt is the number of the last attempt by the retry policy; 0 for no limit. If a rule decides on a
-	// failure, MaxElapsed is over, or the event expires, another attempt is the last one.
+	Event        Event  `json:"event"`        // the event that the handler receives
+	Subscription string `json:"subscription"` // the subscription's name, or its pattern and number
+	Attempt      int    `json:"attempt"`      // the number of this attempt, from 1
+	// LastAttempt is the number of the last attempt that the retry policy allows; 0 means no limit. A retry rule,
+	// MaxElapsed and an expiry can make another attempt the last one.
 	LastAttempt int `json:"last_attempt,omitempty"`
-	Replays     int `json:"replays,omitempty"` // number of replays of the event from dead letters
-	// Edits is how many of the replays replaced the payload.
+	Replays     int `json:"replays,omitempty"` // how often the event was replayed from dead letters
+	// Edits is the number of replays that replaced the payload.
 	Edits int `json:"edits,omitempty"`
-	// Formerly has the subscription's earlier names: an earlier process may have begun the delivery under one of them. The
-	// caller must not change it.
+	// Formerly lists the subscription's earlier names. An earlier process may have begun the delivery under such a
+	// name. Callers must not change the slice.
 	Formerly []string `json:"formerly,omitempty"`
-	// Fence is a fencing token for other systems: the number of the store's lease under which the bus dispatches the event. A
-	// later lease has a larger one. A system that remembers the largest one it has seen can refuse the calls of a process that has lost
-	// the lease without knowing. It is 0 in memory.
+	// Fence is a fencing token: the number of the store's lease under which the bus dispatches the event. Later leases
+	// have larger numbers. A system that remembers the largest number can reject calls of a process that lost the lease
+	// unnoticed. Fence is 0 without a store.
 	Fence int64 `json:"fence,omitempty"`
 }
 

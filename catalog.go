@@ -21,8 +21,8 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// Catalog describes the subscriptions of a bus, and its defaults. A store keeps the catalogs of the last
-// bus that had its lease, which a tool shows while that bus does not run or runs in another process, and of the standbys.
+// Catalog describes the subscriptions of a bus and its defaults. A store keeps the catalog of the last bus that had its
+// lease, and the catalogs of the standbys. Tools show them while these buses run in other processes, or do not run.
 type Catalog struct {
 	// At is when the bus had these subscriptions and settings, in UTC. A bus records each change in the
 	// store within a second.
@@ -34,31 +34,31 @@ type Catalog struct {
 	// Policy is the retry policy of the bus, without RetryIf. RetryIf is set if it has one.
 	Policy  RetryPolicy `json:"policy"`
 	RetryIf bool        `json:"retry_if"`
-	// Rules are those of WithRetryRules or SetRetryRules. From a store, they have no Is and As.
+	// Rules are the rules of WithRetryRules or SetRetryRules. In a catalog from a store, they have no Is and As.
 	Rules         []RetryRule     `json:"rules,omitempty"`
-	Timeout       time.Duration   `json:"timeout"`
-	Circuit       CircuitSettings `json:"circuit"`
-	Isolated      bool            `json:"isolated"` // WithIsolation
-	Concurrency   int             `json:"concurrency"`
-	QueueCapacity int             `json:"queue_capacity"`
-	MaxUnsettled  int             `json:"max_unsettled,omitempty"` // 0: not bounded
+	Timeout       time.Duration   `json:"timeout"`                 // of a call of a handler: WithTimeout
+	Circuit       CircuitSettings `json:"circuit"`                 // WithCircuit
+	Isolated      bool            `json:"isolated"`                // WithIsolation
+	Concurrency   int             `json:"concurrency"`             // WithConcurrency
+	QueueCapacity int             `json:"queue_capacity"`          // WithQueueCapacity
+	MaxUnsettled  int             `json:"max_unsettled,omitempty"` // WithMaxUnsettled; 0 for no bound
 
 	// Subscriptions are in the order of Subscribe.
 	Subscriptions []CatalogSubscription `json:"subscriptions"`
-	// Directives hold now, not at At. They are sorted by Subscription. A subscription may have
-	// one and not be in the catalog.
+	// Directives lists the directives in force now, and not at At, sorted by Subscription. Their subscriptions need not
+	// be in the catalog.
 	Directives []Directive `json:"directives,omitempty"`
 
-	// Buses are those that have recorded a catalog in the store and are not known to be gone, in the order in which they
-	// began to use it. Like Directives, they are of now.
+	// Buses lists the buses that use the store now, and not at At, in the order in which they began to use it. It may
+	// still list a bus that was killed.
 	Buses []CatalogBus `json:"buses,omitempty"`
 }
 
 // CatalogBus is a bus that uses the store.
 type CatalogBus struct {
-	Instance string    `json:"instance"`
-	Active   bool      `json:"active,omitempty"` // it had the lease at Seen
-	Seen     time.Time `json:"seen"`             // when it last wrote its catalog, by its own clock; a standby writes it every 15 s
+	Instance string    `json:"instance"`         // identifies the bus
+	Active   bool      `json:"active,omitempty"` // the bus had the lease at Seen
+	Seen     time.Time `json:"seen"`             // when the bus last wrote its catalog, by its own clock; a standby writes it every 15 s
 }
 
 // UnmarshalJSON also reads a catalog of an earlier version, whose directives are in "orders".
@@ -77,49 +77,50 @@ func (c *Catalog) UnmarshalJSON(text []byte) error {
 
 // CatalogSubscription describes a subscription and its options.
 type CatalogSubscription struct {
-	Subscription   string   `json:"subscription"`
-	Pattern        string   `json:"pattern"`
-	Formerly       []string `json:"formerly,omitempty"`
-	Isolated       bool     `json:"isolated,omitempty"` // by Isolated or WithIsolation
-	PerDestination bool     `json:"per_destination,omitempty"`
-	Once           bool     `json:"once,omitempty"`
-	DeadLetters    bool     `json:"dead_letters,omitempty"` // it is of OnDeadLetter, and Pattern of the types of dead events
-	Detached       bool     `json:"detached,omitempty"`     // Detach was called
-	// Concurrency is that of the option: Unlimited, or 0 for the default.
+	Subscription   string   `json:"subscription"`              // the subscription's name, or its pattern and number
+	Pattern        string   `json:"pattern"`                   // the pattern of event types
+	Formerly       []string `json:"formerly,omitempty"`        // its earlier names
+	Isolated       bool     `json:"isolated,omitempty"`        // has a dispatch of its own: Isolated or WithIsolation
+	PerDestination bool     `json:"per_destination,omitempty"` // the option PerDestination
+	Once           bool     `json:"once,omitempty"`            // the option Once
+	DeadLetters    bool     `json:"dead_letters,omitempty"`    // a handler of OnDeadLetter; Pattern then selects the types of dead events
+	Detached       bool     `json:"detached,omitempty"`        // Detach was called
+	// Concurrency is the value of the option Concurrency; 0 means the default, which depends on the other
+	// subscriptions.
 	Concurrency int           `json:"concurrency,omitempty"`
-	RateLimit   *RateSettings `json:"rate_limit,omitempty"`
-	MaxThrottle time.Duration `json:"max_throttle,omitempty"` // 0 if an earlier version has recorded it
-	Timeout     time.Duration `json:"timeout"`
-	// LineCapacity is 0 if the line has no bound but the store.
+	RateLimit   *RateSettings `json:"rate_limit,omitempty"`   // the option RateLimit; nil without it
+	MaxThrottle time.Duration `json:"max_throttle,omitempty"` // the longest delay of Throttle; 0 in a catalog of an earlier version
+	Timeout     time.Duration `json:"timeout"`                // of a call of the handler
+	// LineCapacity bounds the line. It is 0 if further deliveries wait in the store.
 	LineCapacity int             `json:"line_capacity,omitempty"`
-	WhenOpen     WhenOpen        `json:"when_open"`
-	WhenFull     WhenFull        `json:"when_full"`
-	DropExpired  bool            `json:"drop_expired,omitempty"`
-	Circuit      CircuitSettings `json:"circuit"`
+	WhenOpen     WhenOpen        `json:"when_open"`              // what becomes of deliveries while the circuit is open
+	WhenFull     WhenFull        `json:"when_full"`              // what becomes of deliveries while the line is full
+	DropExpired  bool            `json:"drop_expired,omitempty"` // the option DropExpired
+	Circuit      CircuitSettings `json:"circuit"`                // the settings of its circuit
 	// Overrides maps the names of the retry policy's fields that the subscription sets to their values
 	// as text. Retry has the values, without RetryIf; its other fields have no meaning.
 	Overrides map[string]string `json:"overrides,omitempty"`
 	Retry     RetryPolicy       `json:"retry"`
-	// Rules are the subscription's own, see RetryRules. OwnRules is set if they replace those of the
-	// bus, also if there are none.
+	// Rules are the subscription's own rules (RetryRules). OwnRules is set if they replace the rules of the bus, even
+	// with none.
 	Rules    []RetryRule `json:"rules,omitempty"`
 	OwnRules bool        `json:"own_rules"`
 }
 
-// CircuitSettings are the settings of a circuit, see the options of WithCircuit.
+// CircuitSettings has the settings of a circuit, which the options of WithCircuit and Circuit set.
 type CircuitSettings struct {
-	FailureRatio float64       `json:"failure_ratio"`
-	MinEvents    int           `json:"min_events"`
-	Window       time.Duration `json:"window"`
-	OpenFor      time.Duration `json:"open_for"`
-	Disabled     bool          `json:"disabled"` // NoCircuit
+	FailureRatio float64       `json:"failure_ratio"` // share of failed events in the window above which the circuit opens
+	MinEvents    int           `json:"min_events"`    // events in the window before the circuit can open
+	Window       time.Duration `json:"window"`        // the time span in which events count
+	OpenFor      time.Duration `json:"open_for"`      // how long the circuit stays open before a delivery probes
+	Disabled     bool          `json:"disabled"`      // the option NoCircuit: there is no circuit
 	// CountRejections is set if rejections count as failures.
 	CountRejections bool `json:"count_rejections,omitempty"`
 }
 
-// Catalog returns the subscriptions of the bus now, and its defaults. On a bus WithoutHandlers, it
-// returns what the last bus that had the lease of the store has recorded, or a standby if there was
-// none. It blocks for the reads of a store, which ctx bounds.
+// Catalog returns the subscriptions of the bus now, and its defaults. On a bus WithoutHandlers, it returns the catalog
+// of the last bus that had the lease of the store, or else of a standby. It blocks while it reads the store, until ctx
+// ends.
 //
 // Errors: ErrNoCatalog, with the last directive to each subscription in Directives; ErrUninitialized, ErrNilContext, the store's, the context's.
 func (b *Bus) Catalog(ctx context.Context) (Catalog, error) {
@@ -294,9 +295,9 @@ func (c *Catalog) underPresentNames(directives []Directive) (present []Directive
 	})
 }
 
-// Explain returns how the bus of the catalog would dispatch an event of a type, as Bus.Explain does.
-// CatalogAt of the plan is At. The states of circuits are not known, nor what is held. The error of the
-// plan is also a *PatternError, for a catalog that no bus made.
+// Explain returns how the bus of the catalog would dispatch an event of a type, as Bus.Explain does. CatalogAt of the
+// plan is At. A catalog has neither states of circuits nor numbers of held deliveries. Err of the plan is a
+// *PatternError if no bus made the catalog.
 func (c *Catalog) Explain(eventType string) Plan {
 	if offence := route.CheckType(eventType); offence != nil {
 		return Plan{EventType: eventType, Err: typeError(eventType, offence)}

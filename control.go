@@ -13,10 +13,9 @@ import (
 	"github.com/surebus/eventbus/internal/names"
 )
 
-// Subscription returns the subscription with a name: from Named, from Formerly, or a pattern and
-// number ("order.*#3"). It never returns nil: if there is none, Exists reports false, and each method that
-// returns an error returns one that matches ErrNoSubscription and has the nearest name. On a bus
-// WithoutHandlers any name but "" has a subscription.
+// Subscription returns the subscription with a name: from Named, from Formerly, or a pattern and number ("order.*#3").
+// It never returns nil. Without such a subscription, Exists reports false, and methods with an error return
+// ErrNoSubscription, with the nearest name. On a bus WithoutHandlers, every name but "" has a subscription.
 func (b *Bus) Subscription(name string) *Subscription {
 	if !b.usable() {
 		return &Subscription{id: name}
@@ -77,9 +76,10 @@ func (s *Subscription) Pause(opts ...DirectiveOption) error {
 	return s.order("", AuditPause, time.Time{}, opts)
 }
 
-// HoldUntil pauses the subscription until an instant of the wall clock or Resume. A later Pause or
-// HoldUntil replaces it. As to a store, it is as Pause. If the clock is set, or the machine is suspended,
-// it is as for At: the pause ends at most 30 s late, and never before the clock shows the instant.
+// HoldUntil pauses the subscription until an instant of the wall clock, or until Resume. A later Pause or HoldUntil
+// replaces it. A store keeps the directive across restarts, and HoldUntil blocks until the store has it. If the clock
+// is set or the machine is suspended, the pause ends at most 30 s late. It never ends before the clock shows the
+// instant.
 //
 // Errors: ErrNoSubscription after Unsubscribe, an *OptionError for an instant that is not in the
 // future or after the year 9999 or an invalid option, the store's.
@@ -113,10 +113,10 @@ func (o *door) holds(b *Bus, by *Directive) (report func()) {
 	}
 }
 
-// Resume ends Pause, HoldUntil and Throttle. Held deliveries resume, oldest first, as the circuit admits
-// them. A subscription that is hung (MaxAbandoned) goes on as if the calls that hang now had returned.
-// On a subscription that is neither paused nor hung, Resume
-// only forgets the calls that hang. It blocks until the store has the directive.
+// Resume ends Pause, HoldUntil and Throttle. Held deliveries resume, oldest first, as the circuit admits them. A hung
+// subscription (MaxAbandoned) resumes as if its abandoned calls had returned. On a subscription that is neither paused
+// nor hung, Resume only stops counting the abandoned calls. It blocks until the store, if there is one, has the
+// directive.
 //
 // Errors: ErrNoSubscription after Unsubscribe, *OptionError, the store's.
 func (s *Subscription) Resume(opts ...DirectiveOption) error {
@@ -149,9 +149,9 @@ func fieldsOf(o *door) []zap.Field {
 	return fields
 }
 
-// Destination controls one destination of a subscription with PerDestination. Subscription.Destination returns one. Its methods are
-// those of Subscription for this destination alone, and are safe for concurrent use. A directive outlives the destination's
-// deliveries, and with a store the process.
+// Destination controls one destination of a subscription with PerDestination. Subscription.Destination returns it. Its
+// methods work as the methods of Subscription, for this destination alone. They are safe for concurrent use. Directives
+// outlive the deliveries of the destination. With a store, they outlive the process.
 //
 // Errors of all methods but Name: an *OptionError if the subscription was made without PerDestination, otherwise those of the
 // method of Subscription.
@@ -212,23 +212,25 @@ type retiring struct {
 // DropRetired makes Retire drop the deliveries of the name, without dead letters. Ledger.Dropped counts them.
 func DropRetired() RetireOption { return retireOption(func(r *retiring) { r.drop = true }) }
 
-// RetireReport has the numbers of a Retire.
+// RetireReport counts the deliveries of a Retire.
 type RetireReport struct {
-	Parked int `json:"parked"` // deliveries that were parked when it began; a store may stop counting at 100,000
+	Parked int `json:"parked"` // deliveries that were parked at the start; a store may stop counting at 100,000
 	Ended  int `json:"ended"`  // deliveries that became dead letters, or were dropped
-	// Left is set if no bus runs on the store: the name is retired, and the next bus ends the deliveries. Ended is 0 then.
+	// Left is set if no bus runs on the store: the name is retired, and the next bus ends the deliveries. Ended is then
+	// 0.
 	Left bool `json:"left,omitempty"`
 }
 
-// Retire ends the name of a subscription that no bus has any more, or that is detached. Its deliveries become dead letters with
-// the reason unsubscribed, or are dropped with DropRetired: the parked ones now, and those for later when they are due. Events that
-// are published afterwards for a new subscription of the name go to the new one.
+// Retire ends the name of a subscription that no bus has any more, or that is detached. Its deliveries become dead
+// letters with the reason unsubscribed, or are dropped with DropRetired. Parked deliveries end now, scheduled and
+// retrying ones when they are due. Events that are published afterwards for a new subscription of the name go to the
+// new one.
 //
-// With a store, Retire returns a *NameInUseError while a live bus has the name in its catalog; the commit that retires the name
-// checks the catalogs. A bus records a change of its catalog within a second. A killed standby counts as live for up to an
-// hour. The bus with the lease then ends the deliveries in parts of at most 500, and commits publications in between. Retire waits for the
-// last one. If ctx ends before, the bus continues without the caller, and after a crash the next bus does. Audit has an entry from
-// before the first delivery and an entry with the outcome.
+// With a store, Retire returns a *NameInUseError while a live bus has the name in its catalog. The commit that retires
+// the name checks this. A bus records a change of its catalog within a second. A killed standby counts as live for up
+// to an hour. The bus with the lease then ends the deliveries in parts of at most 500, and commits publications in
+// between. Retire waits for the last one. If ctx ends before, the bus continues without the caller, and after a crash
+// the next bus does. Audit has an entry from before the first delivery and an entry with the outcome.
 //
 // Errors: *NameInUseError, which names the bus; ErrNoSubscription if neither a subscription nor a delivery has the name; *OptionError;
 // ErrShutdown; the store's; the context's, with a report: the name may be retired then.
@@ -371,10 +373,11 @@ const badYear = "is outside the years 0 to 9999"
 
 // NameInUseError is returned by Retire for a name that a live bus has. It matches ErrNameInUse.
 type NameInUseError struct {
-	Subscription string `json:"subscription"`
-	Instance     string `json:"instance"` // Catalog.Instance of the bus
+	Subscription string `json:"subscription"` // the name
+	Instance     string `json:"instance"`     // the bus that has it: Catalog.Instance
 }
 
+// Error returns the text of the error.
 func (e *NameInUseError) Error() string {
 	return fmt.Sprintf("%v: bus %s has %q; unsubscribe or detach it there, or end that process", ErrNameInUse, e.Instance, e.Subscription)
 }

@@ -18,14 +18,15 @@ import (
 	"github.com/surebus/eventbus/internal/keys"
 )
 
-// CommonDestination is the name of the destination that deliveries without one of their own share: the function of PerDestination
-// returned an empty text or panicked, or MaxDestinations others are in use.
+// CommonDestination names the destination that deliveries without their own destination share. The function of
+// PerDestination returned "" or panicked, or MaxDestinations others are in use.
 const CommonDestination = "(common)"
 
-// MaxDestinations is the largest number of destinations that a subscription knows at a time. For a further one, the bus forgets
-// the idle destination that was not used for the longest time. A destination is idle if its circuit is closed and has no outcome in
-// its window, nothing runs, waits or hangs there, no operator's order to it is in force, and its rate limit admits a whole burst. If
-// none is idle, deliveries for new destinations share CommonDestination, which DestinationsMetrics.Shared counts.
+// MaxDestinations is the largest number of destinations that a subscription knows at a time. For a further one, the bus
+// forgets the idle destination that was not used for the longest time. A destination is idle if its circuit is closed
+// with an empty window, it has no delivery and no abandoned call, no directive is in force there, and its rate limit
+// admits a whole burst. If none is idle, deliveries for new destinations share CommonDestination, which
+// DestinationsMetrics.Shared counts.
 const MaxDestinations = 10_000
 
 // linesInMemory times LineCapacity is the bound of the lines of all destinations of a subscription together.

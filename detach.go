@@ -20,11 +20,12 @@ import (
 // (ErrHeld). In memory, WhenFull decides on deliveries that find the line full: by default they become dead letters with the reason
 // overflow. With a store, they stay there.
 //
-// Subscribe with the name, by Named or Formerly, takes the subscription over: its line, the order of each key, the limits
-// that running calls fill, and the directives of operators. The held deliveries resume, oldest first, with the new handler and its
-// options. The circuit begins closed. Events that were published before keep their retry policy. Subscribe returns
-// an *OptionError if the new subscription differs from the detached one in Isolated or PerDestination. After a take-over, the
-// methods of this handle return ErrNoSubscription, and its Unsubscribe does nothing.
+// Subscribe with the name, by Named or Formerly, takes the subscription over. The new one gets its line, the order of
+// each key, the counts of running calls, and the directives of operators. The held deliveries resume, oldest first,
+// with the new handler and its options. The circuit begins closed. Events that were published before keep their retry
+// policy. Subscribe returns an *OptionError if the new subscription differs from the detached one in Isolated or
+// PerDestination. After a take-over, the methods of this handle return ErrNoSubscription, and its Unsubscribe does
+// nothing.
 //
 // Unsubscribe and Shutdown treat a detached subscription as any other. Detach is not recorded: with a store, the
 // subscriptions of the next process decide. Further calls do nothing.
@@ -78,9 +79,9 @@ func (o *door) spillsAll(b *Bus) {
 }
 
 // Once makes the subscription take one event, and ends it then, as Unsubscribe does. The event is the first one that is
-// admitted to the handler. It keeps its retries: the subscription ends when the handler has succeeded or the event has become a dead letter.
-// The bus drops all other deliveries of the subscription, without dead letters: those that arrive meanwhile, and those that it
-// has when it ends, also in a store. Ledger.Dropped counts them.
+// admitted to the handler. It keeps its retries: the subscription ends when the handler has succeeded or the event has
+// become a dead letter. The bus drops all other deliveries of the subscription without dead letters, also those in a
+// store. Ledger.Dropped counts them.
 //
 // No store records that a subscription has taken its event: in another process, it takes one again. After a crash that may
 // be the same event. Subscribe returns an *OptionError for Once with PerDestination.

@@ -37,20 +37,20 @@ func newOperators(b *Bus) *operators {
 	return o
 }
 
-// Directive is what an operator has ordered of a subscription. It survives restarts.
+// Directive is an order of an operator to a subscription or a destination. A store keeps it across restarts.
 type Directive struct {
-	Subscription string    `json:"subscription"`
-	Destination  string    `json:"destination,omitempty"` // the one destination; empty for the whole subscription
-	Pause        bool      `json:"pause,omitempty"`       // by Pause, or by HoldUntil with Until
-	Until        time.Time `json:"until,omitzero"`
-	Trip         bool      `json:"trip,omitempty"` // the circuit was opened
-	By           string    `json:"by,omitempty"`
-	Why          string    `json:"why,omitempty"`
-	At           time.Time `json:"at"`
+	Subscription string    `json:"subscription"`          // the subscription's name
+	Destination  string    `json:"destination,omitempty"` // one destination; "" for the whole subscription
+	Pause        bool      `json:"pause,omitempty"`       // deliveries are held: by Pause, or by HoldUntil
+	Until        time.Time `json:"until,omitzero"`        // the end of HoldUntil; zero for Pause
+	Trip         bool      `json:"trip,omitempty"`        // an operator opened the circuit
+	By           string    `json:"by,omitempty"`          // the operator, from the option By
+	Why          string    `json:"why,omitempty"`         // the reason, from the option Because
+	At           time.Time `json:"at"`                    // when the directive was given, in UTC
 }
 
-// DirectiveOption is By, Because or FromRequest: an option of what operators do to subscriptions, dead letters
-// and scheduled events. It is a BulkOption too. Audit and the log have it.
+// DirectiveOption is By, Because or FromRequest: an option of the calls of operators on subscriptions, dead letters and
+// events. It is a BulkOption too. The values are in Audit and in the log.
 type DirectiveOption interface {
 	TransferOption
 	RetireOption

@@ -28,8 +28,8 @@ const (
 	DispatchScheduled DispatchState = "scheduled"
 	// DispatchParked: it waits at the door of a subscription.
 	DispatchParked DispatchState = "parked"
-	// DispatchIncoming: the bus with the lease of the store has not taken the event in. Event reports it, and Dispatches
-	// does not. Targets are those of the publisher.
+	// DispatchIncoming: the bus with the lease of the store has not taken the event in. Event reports it, and
+	// Dispatches does not. Targets lists the subscriptions of the publisher.
 	DispatchIncoming DispatchState = "incoming"
 )
 
@@ -45,10 +45,10 @@ const (
 	ParkCircuit ParkReason = "circuit_open"
 	// ParkHung: MaxAbandoned calls of the subscription were abandoned and still run.
 	ParkHung ParkReason = "hung"
-	// ParkThrottled: a limit of concurrency or rate is reached, a handler has asked everyone to wait (Throttle), or an
-	// earlier delivery of the key is at the door. Of the deliveries that were held, at most 64 come at once: the others are throttled.
+	// ParkThrottled: a limit of concurrency or rate is reached, a handler has returned Throttle, or an earlier delivery
+	// of the key waits here. Of formerly held deliveries, at most 64 are admitted at a time; the others are throttled.
 	ParkThrottled ParkReason = "throttled"
-	// ParkDetached: the subscription is detached, and no other one of its name has taken it over (Detach).
+	// ParkDetached: the subscription is detached, and no new subscription has taken its name over (Detach).
 	ParkDetached ParkReason = "detached"
 	// ParkSnoozed: its handler has postponed it (Snooze), or the earlier delivery of its key.
 	ParkSnoozed ParkReason = "snoozed"
@@ -58,48 +58,46 @@ const (
 
 // DispatchInfo describes a dispatch that has not settled.
 type DispatchInfo struct {
-	Event EventID `json:"event_id"`
-	Type  string  `json:"event_type"`
-	Key   string  `json:"key,omitempty"`
-	// IdempotencyKey is that of the event, or empty.
+	Event EventID `json:"event_id"`      // the event's id
+	Type  string  `json:"event_type"`    // the event's type
+	Key   string  `json:"key,omitempty"` // the event's key, or empty
+	// IdempotencyKey is the event's idempotency key, or empty.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// Payload is the event's, as handlers get it, if DispatchQuery.Payloads asks for it.
+	// Payload is the event's payload as handlers receive it. It is nil unless DispatchQuery.Payloads is set.
 	Payload   any           `json:"payload,omitempty"`
-	Published time.Time     `json:"published"` // in UTC
-	State     DispatchState `json:"state"`
-	// Subscription is the next one in the dispatch's order: the one whose handler runs, at whose door
-	// the dispatch is parked, or at which its next attempt begins. It is empty if the dispatch only has
-	// to settle.
+	Published time.Time     `json:"published"` // when the event was published, in UTC
+	State     DispatchState `json:"state"`     // where the dispatch is
+	// Subscription is the next subscription of the dispatch: its handler runs, the dispatch is parked there, or the
+	// next attempt begins there. It is empty if no subscription is left.
 	Subscription string `json:"subscription"`
-	// Targets lists Subscription and those after it.
+	// Targets lists Subscription and the subscriptions after it.
 	Targets []string `json:"targets"`
-	// Destination is that of Subscription, of one with PerDestination, once it is known. It is empty while a handler runs.
+	// Destination is the destination at a Subscription with PerDestination, once it is known. It is empty while a
+	// handler runs.
 	Destination string `json:"destination,omitempty"`
-	// Attempts is the number of attempts, with the running one. A dispatch that was parked or queued
-	// before its first attempt has 0.
+	// Attempts is the number of attempts, including a running one. It is 0 before the first attempt.
 	Attempts int `json:"attempts"`
-	Replays  int `json:"replays,omitempty"` // number of replays of the event from dead letters
-	Snoozes  int `json:"snoozes,omitempty"` // how often its handler has postponed it
+	Replays  int `json:"replays,omitempty"` // how often the event was replayed from dead letters
+	Snoozes  int `json:"snoozes,omitempty"` // how often the handler postponed the delivery
 	// LastError is the text of the last failure. It is empty while a handler runs.
 	LastError string `json:"last_error,omitempty"`
 	// Due is when a waiting, snoozed or scheduled dispatch is due, in UTC.
 	Due time.Time `json:"due,omitzero"`
-	// Expires is from when no handler is called for the event any more, in UTC. It is zero for never.
+	// Expires is when the event expires, in UTC: no call of a handler begins from then on. It is zero for no expiry.
 	Expires time.Time `json:"expires,omitzero"`
-	// Parked is why the dispatch is parked. It is empty if this bus was not started, so that it does
-	// not know, and for other states.
+	// Parked is why the dispatch is parked. It is empty in other states, and on a bus that was not started.
 	Parked ParkReason `json:"parked,omitempty"`
 	// InStore is set if only the store has the dispatch. The bus claims it when memory has room, or
 	// when it is due.
 	InStore bool `json:"in_store,omitempty"`
 }
 
-// EventStatus describes what became of an event.
+// EventStatus has the dispatches, the ended deliveries and the dead letters of an event.
 type EventStatus struct {
-	ID EventID `json:"event_id"`
+	ID EventID `json:"event_id"` // the event's id
 	// Dispatches lists the dispatches of the event that have not settled.
 	Dispatches []DispatchInfo `json:"dispatches"`
-	// Settled lists how its deliveries have ended, oldest first, as far as Event knows.
+	// Settled lists deliveries that have ended, oldest first, as far as the bus remembers them.
 	Settled []SettledDelivery `json:"settled"`
 	// Replays lists the replays of the event that its dispatches and letters know, oldest first: at most 10 of each.
 	Replays []LetterReplay `json:"replays,omitempty"`
@@ -110,25 +108,29 @@ type EventStatus struct {
 // IsSettled reports whether no dispatch of the event is left.
 func (s EventStatus) IsSettled() bool { return len(s.Dispatches) == 0 }
 
-// Event returns what became of an event: where each of its dispatches is, how its deliveries have ended, and its dead letters. An
-// event without any of these has settled before the last 10,000 events of this process, or in another process: it was handled,
-// unrouted, dropped or cancelled, or its letters were purged.
+// Event returns what became of an event: where each of its dispatches is, how its deliveries ended, and its dead
+// letters. An empty status means that the event settled in another process, or before the last 10,000 events of this
+// one: it was handled, unrouted, dropped or cancelled, or its letters were purged.
 //
-// With a store, Event also knows in every process how those deliveries have ended upon which operators have acted, until the store
-// removes the audit entries of that time: those of a replay; those of RetryNow, Cancel and GiveUp with By, Because or
-// FromRequest, or in bulk; those that Retire has ended; and those whose letters were purged, but not by WithLetterRetention.
+// With a store, every process also knows the deliveries upon which operators acted, until the store removes the audit
+// entries of that time:
 //
-// In memory, the bus finds what it has in memory, and the last 100,000 ids that publishers chose. It
-// compares the ids of all dispatches, at about 100 ns each, mostly without a lock. With a store, it reads the store, which
-// also knows the ids of WithIdempotencyWindow, and looks in memory for what runs.
+//   - deliveries of a replay
+//   - deliveries of RetryNow, Cancel and GiveUp with By, Because or FromRequest, or in bulk
+//   - deliveries that Retire ended
+//   - dead letters that an operator purged
 //
-// Each place that is reported was true at some time during the call. A dispatch that changes its place
-// meanwhile may be missing, above all while an observer delays it: call Event again.
+// In memory, the bus finds the events in memory and the last 100,000 ids that publishers chose. It compares the ids of
+// all dispatches, at about 100 ns each, mostly without a lock. With a store, it reads the store, which also knows the
+// ids of WithIdempotencyWindow, and finds running dispatches in memory.
+//
+// Each place in the result was true at some time during the call. A dispatch that changes its place meanwhile may be
+// missing, above all while an observer delays it: call Event again.
 //
 // Event does not wait for dispatches. With a store it blocks for the reads, which ctx bounds.
 //
-// Errors: ErrUnknownEvent if nothing of the event is known: it has settled and was forgotten, or was
-// never accepted; the store's; the context's.
+// Errors: ErrUnknownEvent if nothing of the event is known: it has settled and was forgotten, or was never accepted;
+// the store's; the context's.
 func (b *Bus) Event(ctx context.Context, id EventID) (EventStatus, error) {
 	if err := b.ready(ctx); err != nil {
 		return EventStatus{}, fmt.Errorf("Event(%s): %w", id, err)
@@ -141,9 +143,10 @@ func (b *Bus) Event(ctx context.Context, id EventID) (EventStatus, error) {
 	return status, nil
 }
 
-// EventByIdempotencyKey is Event for the event of a type that has an idempotency key: the one whose id Publish would return for a repetition,
-// and if the key is free, one that has not settled or else the one of the latest dead letter. An event of which only the key is
-// known has settled: its status lists nothing.
+// EventByIdempotencyKey returns what Event returns, for the event of a type with an idempotency key. A known key
+// belongs to the event whose id Publish returns for a repetition. For a free key it is an event that has not settled,
+// or else the event of the latest dead letter. If the bus remembers the key only, the event has settled, and the status
+// lists nothing.
 //
 // It works on every bus, also on a standby and WithoutHandlers. A known key takes one look; for a free one it compares all
 // dispatches and dead letters.

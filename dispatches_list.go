@@ -19,19 +19,19 @@ import (
 
 // DispatchQuery selects the dispatches that match every field that is set.
 type DispatchQuery struct {
-	State DispatchState `json:"state,omitzero"`
+	State DispatchState `json:"state,omitzero"` // selects dispatches in one state
 	// Type is a pattern of event types, as for Subscribe.
 	Type string `json:"type,omitzero"`
-	// Subscription selects dispatches with this target, also one that has handled the event. As to names,
-	// it is as in LetterQuery.
+	// Subscription selects dispatches with this target, even if it has handled the event. A name that a subscription
+	// has, or lists in Formerly, matches all names of that subscription.
 	Subscription string `json:"subscription,omitzero"`
 	same         *names.Same
 	// Key matches the key of the event. It cannot select events without a key.
 	Key string `json:"key,omitzero"`
-	// IdempotencyKey matches that of the event.
+	// IdempotencyKey matches the idempotency key of the event.
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
 
-	// Destination is that of the next delivery, as far as it is known: not while a handler runs.
+	// Destination matches DispatchInfo.Destination, which is empty while a handler runs.
 	Destination string `json:"destination,omitzero"`
 	// Error is a substring of the text of the last failure.
 	Error string `json:"error,omitzero"`
@@ -51,22 +51,22 @@ type DispatchQuery struct {
 
 // DispatchPage is a page of dispatches, oldest first.
 type DispatchPage struct {
-	Dispatches []DispatchInfo `json:"dispatches"`
+	Dispatches []DispatchInfo `json:"dispatches"` // oldest first
 	// Next is the After of the next page. It is empty on the last page.
 	Next string `json:"next,omitempty"`
 }
 
-// Dispatches returns a page of the dispatches that have not settled: in memory, and running ones, in
-// the order of their event ids; others of a store in its order of acceptance. Events that wait to be
-// taken in are no dispatches yet: Event finds them, and Metrics counts them.
+// Dispatches returns a page of the dispatches that have not settled. Running dispatches, and all of a bus in memory,
+// are in the order of their event ids. Other dispatches of a store are in its order of acceptance. Incoming events are
+// not dispatches yet: Event finds them, and Metrics counts them.
 //
-// In memory, all dispatches of an event are on the same page, which may have more than Limit. Each page
-// compares all dispatches, at about 100 ns each, mostly without a lock. With a store, a page may have fewer than Limit, since
-// dispatches that run are records as the queued ones, and a bus that was not started sees those of
+// In memory, all dispatches of an event are on the same page, which may have more than Limit. Each page compares all
+// dispatches, at about 100 ns each, mostly without a lock. With a store, a page may have fewer than Limit, because the
+// store does not distinguish running from queued dispatches. A bus that was not started lists running dispatches of
 // another process as queued.
 //
-// What is reported was true at some time during the call. A dispatch that changes its place meanwhile
-// may be missing. With a store the call blocks for its reads, which ctx bounds.
+// Each entry was true at some time during the call. A dispatch that changes its place meanwhile may be missing. With a
+// store the call blocks for its reads, which ctx bounds.
 //
 // Errors: *PatternError, *OptionError, the store's, the context's.
 func (b *Bus) Dispatches(ctx context.Context, q DispatchQuery) (DispatchPage, error) {
@@ -299,17 +299,18 @@ func typeMatcher(pattern string) (matches func(string) bool, err error) {
 	return parsed.Match, nil
 }
 
-// SettledDelivery is how an event has ended at a subscription. The operators are those of By, which may be empty.
+// SettledDelivery describes how an event ended at a subscription. Operators are named as in the option By, which may be
+// empty.
 type SettledDelivery struct {
-	Subscription string    `json:"subscription,omitempty"` // empty for an event that was unrouted
-	Outcome      Outcome   `json:"outcome"`
-	At           time.Time `json:"at"`                // in UTC, to the millisecond
-	Attempts     int       `json:"attempts"`          // of its dispatch; from 1,023 on, that number
-	Replays      int       `json:"replays,omitempty"` // of the event from dead letters; from 255 on, that number
-	ReplayedBy   string    `json:"replayed_by,omitempty"`
-	RetriedBy    string    `json:"retried_by,omitempty"` // by the last RetryNow
-	EndedBy      string    `json:"ended_by,omitempty"`   // by Cancel, GiveUp, or Retire of its subscription
-	PurgedBy     string    `json:"purged_by,omitempty"`  // its dead letter; with a store
+	Subscription string    `json:"subscription,omitempty"` // where the event ended; empty for an unrouted event
+	Outcome      Outcome   `json:"outcome"`                // how it ended
+	At           time.Time `json:"at"`                     // when it ended, in UTC, to the millisecond
+	Attempts     int       `json:"attempts"`               // attempts of the dispatch; 1,023 means 1,023 or more
+	Replays      int       `json:"replays,omitempty"`      // replays of the event from dead letters; 255 means 255 or more
+	ReplayedBy   string    `json:"replayed_by,omitempty"`  // the operator of the last replay
+	RetriedBy    string    `json:"retried_by,omitempty"`   // the operator of the last RetryNow
+	EndedBy      string    `json:"ended_by,omitempty"`     // the operator of a Cancel, a GiveUp, or a Retire of the subscription
+	PurgedBy     string    `json:"purged_by,omitempty"`    // the operator who purged the dead letter; only with a store
 }
 
 // settledOf returns how the deliveries of an event have ended that this process remembers.

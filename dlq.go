@@ -30,8 +30,8 @@ const (
 	ReasonCrash Reason = "crash"
 	// ReasonExpired: the next retry would have started at or after MaxElapsed.
 	ReasonExpired Reason = "expired"
-	// ReasonTooLate: the event had expired (ExpiresAt, ExpiresIn) before a call of the handler began, or would have before the next
-	// one.
+	// ReasonTooLate: the event expired (ExpiresAt, ExpiresIn) before a call of the handler began, or would expire
+	// before the next call.
 	ReasonTooLate Reason = "too_late"
 	// ReasonUnsubscribed: Unsubscribe was called before the event reached the handler.
 	ReasonUnsubscribed Reason = "unsubscribed"
@@ -41,8 +41,8 @@ const (
 	// ReasonDuplicate: the id of an event that was published in a transaction was given to another event before. It was
 	// found when the event was taken in.
 	ReasonDuplicate Reason = "duplicate"
-	// ReasonInvalid: an event that another process has published does not fit this bus (its payload limit, its codec, its
-	// rules for types), or cannot be decoded.
+	// ReasonInvalid: an event of another process cannot be decoded, or violates a rule of this bus: payload limit,
+	// codec or event type.
 	ReasonInvalid Reason = "invalid"
 	// ReasonOperator: an operator has given the delivery up (GiveUp).
 	ReasonOperator Reason = "operator"
@@ -91,9 +91,9 @@ func ParseLetterID(s string) (LetterID, error) {
 // DeadLetter is the record of a dispatch that the bus does not retry any more. Replay opens a new
 // dispatch from it.
 type DeadLetter struct {
-	ID     LetterID `json:"id"`
-	Event  Event    `json:"event"`
-	Reason Reason   `json:"reason"`
+	ID     LetterID `json:"id"`     // the letter's id, which differs from the event's
+	Event  Event    `json:"event"`  // the event as published, or as last edited: see Edited
+	Reason Reason   `json:"reason"` // why the dispatch ended
 	// Subscription is the subscription at which the dispatch ended.
 	Subscription string `json:"subscription"`
 	// Succeeded lists the subscriptions that handled the event, in this dispatch or in an earlier one
@@ -103,9 +103,8 @@ type DeadLetter struct {
 	NotReached []string `json:"not_reached,omitempty"`
 	// Attempts is the number of attempts of the dispatch.
 	Attempts int `json:"attempts"`
-	// Failures lists the failures of all attempts in order, including those before a replay. If there
-	// are more than 100, it has the first 10 and the last 90, for a delivery that was split off from
-	// an event with more than 100 failures the first ones that were kept.
+	// Failures lists the failures of all attempts in order, including those before a replay. Of more than 100 failures
+	// it has the first 10 and the last 90.
 	Failures []Failure `json:"failures,omitempty"`
 	// FailuresOmitted is the number of failures left out between the first and the last ones.
 	FailuresOmitted int `json:"failures_omitted,omitempty"`
@@ -118,7 +117,7 @@ type DeadLetter struct {
 	Replays int `json:"replays,omitempty"`
 	// ReplayLog lists the last 10 of these replays, oldest first. A letter of an earlier version does not list them.
 	ReplayLog []LetterReplay `json:"replay_log,omitempty"`
-	// Fingerprint identifies the letter's group, see LetterGroup.
+	// Fingerprint identifies the letter's group (LetterGroup) in every process.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Edited is set if ReplayEdited replaced the payload. Event then has the payload that was
 	// delivered last, and Original has the published one. A payload may be nil.
@@ -161,14 +160,14 @@ func (l *keptLetter) copy() keptLetter { return keptLetter{l.clone(), l.own} }
 
 // Failure is one failed attempt.
 type Failure struct {
-	Attempt      int           `json:"attempt"`
-	Replays      int           `json:"replays,omitempty"` // of the event, before the attempt
-	Subscription string        `json:"subscription"`
-	Time         time.Time     `json:"time"`     // when it failed, in UTC
-	Duration     time.Duration `json:"duration"` // of the call; in JSON, nanoseconds
+	Attempt      int           `json:"attempt"`           // number of the attempt, from 1
+	Replays      int           `json:"replays,omitempty"` // replays of the event before the attempt
+	Subscription string        `json:"subscription"`      // the subscription whose handler failed
+	Time         time.Time     `json:"time"`              // when it failed, in UTC
+	Duration     time.Duration `json:"duration"`          // how long the call took; in JSON, nanoseconds
 	// Error is the error's text, cut at 8 KiB. Invalid UTF-8 in it is replaced by U+FFFD.
 	Error string `json:"error"`
-	// Class is the Go type of the error, see LetterGroup.
+	// Class is the Go type of the error without wrappers, such as "*fs.PathError".
 	Class string `json:"class,omitempty"`
 	// Details is what the error's method Details() json.RawMessage returned: compact JSON of at most
 	// 8 KiB, or nil. A JSON string that says why replaces details that are longer or not JSON.
@@ -349,7 +348,7 @@ func checkJSON(payload any) error {
 	return refused
 }
 
-// Purge deletes a letter. When it returns, a store that is an Eraser has no copy of the payload.
+// Purge deletes a letter. When it returns, a store that implements driver.Eraser has no copy of the payload.
 //
 // Errors: ErrNotFound, *OptionError, the context's error if it has ended; ErrNotErased, after which the
 // letter is deleted.

@@ -132,9 +132,8 @@ type ReplayReport struct {
 	Gone int `json:"gone"`
 	// Stayed lists the letters that could not be replayed.
 	Stayed []StayedLetter `json:"stayed,omitempty"`
-	// Failures counts failures during the operation: letters that stayed, failed attempts of replayed
-	// events, and replayed events that became dead letters without an attempt, such as those that an
-	// open circuit rejects.
+	// Failures counts the letters that stayed, the failed attempts of replayed events, and the replayed events that
+	// became dead letters without an attempt, such as at an open circuit.
 	Failures int `json:"failures"`
 	// Stopped is set if StopAfter ended the operation.
 	Stopped bool `json:"stopped"`
@@ -142,8 +141,8 @@ type ReplayReport struct {
 
 // StayedLetter is a letter that could not be replayed.
 type StayedLetter struct {
-	ID  LetterID `json:"letter_id"`
-	Err error    `json:"-"`
+	ID  LetterID `json:"letter_id"` // the letter's id
+	Err error    `json:"-"`         // why the letter could not be replayed
 	// Error is the text of Err.
 	Error string `json:"error"`
 }
@@ -158,9 +157,9 @@ type PurgeReport struct {
 	Gone int `json:"gone"`
 }
 
-// ReplayMatching replays the letters that match a query, oldest first. Letters of events with the
-// same key are replayed in the order of publication. The set is fixed at the start: letters that
-// match later, such as those of replays that fail again, are not replayed.
+// ReplayMatching replays the letters that match a query, oldest first. Letters of events with the same key are replayed
+// in the order of publication. The set is fixed at the start: letters that match later, such as the new letters of
+// failed replays, are not replayed.
 //
 // ReplayMatching returns when the last dispatch is queued. It continues after a letter that cannot
 // be replayed. It stops early when ctx ends, the bus is shut down, or StopAfter applies; the report is
@@ -284,10 +283,10 @@ func publicationOrder(letters []letterRef) func(x, y letterRef) int {
 	}
 }
 
-// PurgeMatching deletes the letters that match a query, oldest first. The set is fixed at the
-// start: letters that match later stay. It stops early when ctx ends; the report is valid then too.
-// It blocks only for Rate, in OnProgress and for the store, which commits up to 500 letters at once and
-// has no copy of the payloads when PurgeMatching returns, if it is an Eraser.
+// PurgeMatching deletes the letters that match a query, oldest first. The set is fixed at the start: letters that match
+// later stay. It stops early when ctx ends; the report is valid then too. It blocks for Rate, in OnProgress and for the
+// store, which commits up to 500 letters at once. When PurgeMatching returns, a store that implements driver.Eraser has
+// no copy of the payloads.
 //
 // Errors: those of List; an *OptionError for StopAfter and for an empty query without All; ErrNotErased,
 // with a report of what is deleted.

@@ -36,13 +36,13 @@ type LetterQuery struct {
 	Event EventID `json:"event,omitzero"`
 	// Key matches the key of the event. It cannot select events without a key.
 	Key string `json:"key,omitzero"`
-	// IdempotencyKey matches that of the event.
+	// IdempotencyKey matches the idempotency key of the event.
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
 	// MetadataName selects events whose metadata has this name, with the value MetadataValue. If
 	// MetadataValue is empty, any value matches.
 	MetadataName  string `json:"metadata_name,omitzero"`
 	MetadataValue string `json:"metadata_value,omitzero"`
-	// Error is a substring of the text of one of the failures.
+	// Error is a substring of the text of any of the failures.
 	Error string `json:"error,omitzero"`
 	// Since and Until bound DeadLetter.DiedAt, both inclusive.
 	Since time.Time `json:"since,omitzero"`
@@ -66,7 +66,7 @@ type LetterQuery struct {
 
 // LetterPage is a page of dead letters, newest first.
 type LetterPage struct {
-	Letters []DeadLetter `json:"letters"`
+	Letters []DeadLetter `json:"letters"` // newest first
 	// Next is the Before of the next page. It is zero on the last page.
 	Next LetterID `json:"next,omitzero"`
 	// Total is the number of letters that match, on all pages. If TotalIsMore is set, more letters
@@ -328,9 +328,9 @@ func (f *letterFilter) matchesMetadata(m EventMetadata) bool {
 	return ok && (f.MetadataValue == "" || f.MetadataValue == value)
 }
 
-// LetterGroup is a set of dead letters that probably have the same cause: the same subscription,
-// the same class of the last error, and the same error text apart from numbers. Letters without a
-// failure, such as those of an open circuit, are grouped by reason.
+// LetterGroup is a set of dead letters that probably have the same cause. They have the same subscription, the same
+// class of the last error, and the same error text apart from numbers. Letters without a failure, for example at an
+// open circuit, are grouped by reason.
 type LetterGroup struct {
 	// Fingerprint identifies the group, in any process. Use it in a LetterQuery. It is empty for the
 	// group of the letters beyond 10,000 groups.
@@ -363,8 +363,8 @@ var beyondGroups = fmt.Sprintf("(beyond %d groups)", maxGroups)
 // Groups returns the groups of the letters that match a query, with their counts. Groups are sorted
 // by Count, then by Newest, both descending. An empty query matches all letters.
 //
-// Groups returns at most 10,000 groups, those of the newest letters. All other letters are counted
-// in one more group at the end, without fingerprint and subscription.
+// Groups returns at most 10,000 groups, chosen by the newest letters. One more group at the end counts all other
+// letters; it has no fingerprint and no subscription.
 //
 // Groups holds no lock while it counts, at about 0.4 µs a letter, and stops when ctx ends. Errors:
 // those of List; an *OptionError for Limit and Before.

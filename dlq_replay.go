@@ -24,11 +24,11 @@ type replaying struct {
 
 // LetterReplay is a replay of an event from a dead letter.
 type LetterReplay struct {
-	At     time.Time `json:"at"`           // in UTC
-	By     string    `json:"by,omitempty"` // the operator
-	Letter LetterID  `json:"letter_id"`    // the one that was replayed, which is gone
-	Edited bool      `json:"edited,omitempty"`
-	// Bulk is AuditEntry.At of the first entry of the ReplayMatching of which it was a part. It is zero for another replay.
+	At     time.Time `json:"at"`               // when the letter was replayed, in UTC
+	By     string    `json:"by,omitempty"`     // the operator, from the option By
+	Letter LetterID  `json:"letter_id"`        // the letter that was replayed, which is gone
+	Edited bool      `json:"edited,omitempty"` // ReplayEdited replaced the payload
+	// Bulk is AuditEntry.At of the first entry of its ReplayMatching. It is zero for a single replay.
 	Bulk time.Time `json:"bulk,omitzero"`
 }
 
@@ -158,7 +158,8 @@ func (m *machine) dispatchOf(l *keptLetter, r *replaying) (*dispatch, error) {
 	return d, nil
 }
 
-// ReplayPreview describes what a ReplayMatching would do now.
+// ReplayPreview describes the letters that a ReplayMatching would replay now, and the subscriptions that would receive
+// them.
 type ReplayPreview struct {
 	// Matched is the number of letters that match.
 	Matched int `json:"matched"`
@@ -166,11 +167,11 @@ type ReplayPreview struct {
 	Examined int `json:"examined"`
 	// Sample has the newest letters, at most 10.
 	Sample []DeadLetter `json:"sample"`
-	// Oldest is the earliest DiedAt. Newest is the latest one of all letters that match, examined or not.
+	// Oldest is the earliest DiedAt of the examined letters. Newest is the latest DiedAt of all matching letters.
 	Oldest time.Time `json:"oldest,omitzero"`
 	Newest time.Time `json:"newest,omitzero"`
-	// Edited is the number of letters whose payload an earlier replay replaced, Again of those of events
-	// that were replayed before.
+	// Edited is the number of letters whose payload an earlier replay replaced. Again is the number of letters of
+	// replayed events.
 	Edited int `json:"edited"`
 	Again  int `json:"again"`
 	// Missing is the number of letters that would stay, because a subscription of theirs does not exist.
@@ -182,20 +183,20 @@ type ReplayPreview struct {
 
 // ReplayTarget is a subscription that would receive replayed events.
 type ReplayTarget struct {
-	Subscription string `json:"subscription"`
-	Letters      int    `json:"letters"` // whose events it would receive, of those that were examined
+	Subscription string `json:"subscription"` // the subscription's name
+	Letters      int    `json:"letters"`      // examined letters whose events it would receive
 	// Exists is set if the bus has the subscription. Otherwise the following fields are zero. A bus
 	// WithoutHandlers has none.
 	Exists      bool         `json:"exists"`
-	Circuit     CircuitState `json:"circuit"`
-	WhenOpen    WhenOpen     `json:"when_open"` // what becomes of the events if the circuit is open
-	Paused      bool         `json:"paused"`
-	PausedUntil time.Time    `json:"paused_until,omitzero"`
-	ShutBy      ParkReason   `json:"shut_by,omitempty"` // why they would be held
-	Held        int          `json:"held"`              // deliveries that wait already
-	Throttled   int          `json:"throttled"`
-	Snoozed     int          `json:"snoozed"`
-	Directive   *Directive   `json:"directive,omitempty"` // the last one of an operator
+	Circuit     CircuitState `json:"circuit"`               // the state of its circuit
+	WhenOpen    WhenOpen     `json:"when_open"`             // what becomes of the events while the circuit is open
+	Paused      bool         `json:"paused"`                // Pause or HoldUntil applies
+	PausedUntil time.Time    `json:"paused_until,omitzero"` // the end of HoldUntil; zero for Pause
+	ShutBy      ParkReason   `json:"shut_by,omitempty"`     // why the events would be held; empty if they would not
+	Held        int          `json:"held"`                  // deliveries that are held now
+	Throttled   int          `json:"throttled"`             // deliveries that are throttled now
+	Snoozed     int          `json:"snoozed"`               // deliveries that are snoozed now
+	Directive   *Directive   `json:"directive,omitempty"`   // the last directive of an operator, or nil
 }
 
 // Limits of a preview.

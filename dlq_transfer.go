@@ -39,19 +39,19 @@ type ExportReport struct {
 
 // UnexportedLetter is a letter that could not be encoded.
 type UnexportedLetter struct {
-	ID  LetterID
-	Err error
+	ID  LetterID // the letter's id
+	Err error    // why the letter could not be encoded
 }
 
-// Export writes the letters that match a query to w, oldest first. Each letter is one line: a
-// DeadLetter as encoding/json encodes it. Import reads these lines. The letters stay in the queue.
-// An empty query matches all letters. The set is fixed at the start; letters that leave the queue
-// meanwhile are not written. From a store, Export reads up to 500 letters at once: it writes those that
-// were there then. For a query with Type, Error or MetadataName it reads them one by one.
+// Export writes the letters that match a query to w, oldest first. Each letter is one line: a DeadLetter as
+// encoding/json encodes it. Import reads these lines. The letters stay in the queue. An empty query matches all
+// letters. The set is fixed at the start; letters that leave the queue meanwhile are not written. From a store, Export
+// reads up to 500 letters at a time, and writes these as they were read. For a query with Type, Error or MetadataName
+// it reads them one by one.
 //
-// Export skips a letter whose payload cannot be encoded (a channel, a cycle, a MarshalJSON that
-// fails or panics) and a letter whose line is longer than 16 MiB. The report lists these.
-// MarshalJSON runs on its own goroutine; Export waits for it until ctx ends.
+// Export skips a letter whose payload cannot be encoded: a channel, a cycle, or a MarshalJSON that fails or panics. It
+// also skips a letter whose line is longer than 16 MiB. The report lists these. MarshalJSON runs on its own goroutine;
+// Export waits for it until ctx ends.
 //
 // Export calls Write once per line, without a lock, and stops at the first error. Pass a
 // bufio.Writer and flush it afterwards. The report is valid with an error too.
@@ -177,11 +177,11 @@ type ImportReport struct {
 // Import adds the letters that Export wrote, on this bus or another one. It reads r to the end first,
 // and keeps the letters in memory: it adds none if a line is invalid.
 //
-// Import adds the letters in parts of up to 500 letters and 4 MiB, between which events are published. With a
-// store, each part is one commit that notes how far the import is. After an error or a crash, whole
-// letters are there, and the report counts them. Repeat the import with the same letters: it continues
-// behind the last part, and letters of earlier parts that were replayed or purged meanwhile do not come
-// back. The store keeps the note for 7 days, or until an import of these letters completes.
+// Import adds the letters in parts of up to 500 letters and 4 MiB, between which events are published. With a store,
+// each part is one commit that notes how far the import is. After an error or a crash, whole letters are there, and the
+// report counts them. Repeat the import with the same letters: it continues behind the last part. Letters of earlier
+// parts that were replayed or purged meanwhile are not added again. The store keeps the note for 7 days, or until an
+// import of these letters completes.
 //
 // A letter keeps its id, and so its position in the queue, and all fields that the JSON has. Its
 // payload and its Original are a json.RawMessage with every digit, which Typed handlers decode. To

@@ -10,32 +10,34 @@ import (
 	"time"
 )
 
-// Emit publishes an event if and only if the handler whose context is ctx succeeds. It returns the id before that. A handler
-// that fails, panics, exceeds its timeout or returns Snooze or Throttle has emitted nothing, so its retries emit nothing twice.
+// Emit publishes an event if and only if the handler whose context is ctx succeeds. It returns the event's id at once.
+// A handler that fails, panics, exceeds its timeout or returns Snooze or Throttle emits nothing, so retries publish no
+// event twice.
 //
-// With a store, the events are in the commit that records the success. If the handler's event has further targets, that commit
-// is made before the next one runs. In memory, the bus accepts the events after the success, before the handler's event has
-// settled. Then they are published: their time, their order by Key and their subscriptions are those of that instant. They
-// wait for no room, as with any publication of a handler. After counts from the call of Emit. PublishAndWait of the handler's event does
-// not wait for them.
+// With a store, the commit that records the success has the events. If the handler's event has further targets, the bus
+// makes this commit before the next target runs. In memory, the bus accepts the events after the success and before the
+// handler's event settles. Their time, their order by Key and their subscriptions are determined at that instant. They
+// do not wait for room. After counts from the call of Emit. PublishAndWait of the handler's event does not wait for
+// emitted events.
 //
-// An event without ID has an id that derives from the handler's event, the name under which the delivery was recorded, the number of
-// edits, and how many events the call has emitted before. An operator can let the handler succeed a second time, by an import and
-// a replay of its letter: then it emits again, with the same ids.
+// The id of an event without ID derives from the handler's event, the recorded name of the delivery, the number of
+// edits, and the position among the call's events. If an operator imports and replays the letter of a handled event,
+// the handler emits again, with the same ids.
 //
-// If the ID or the IdempotencyKey of an event is known by then, the event is dropped as a repetition. If its content
-// differs, it becomes a dead letter with ReasonDuplicate. A second event with an id or a key of the same call, or of
-// the same transaction in it, is compared at once: Emit returns the id of the first, or ErrDuplicateID.
+// If the bus knows the ID or IdempotencyKey when it accepts the event, it drops the event as a repetition, or
+// dead-letters it with ReasonDuplicate if the content differs. Within one call, or one transaction in it, Emit compares
+// at once: it returns the id of the first event, or ErrDuplicateID.
 //
-// With InTx, the events are written in the handler's transaction, as PublishTx does. Middleware that runs the handler in
-// a transaction of its own collects them: see CollectEmitted.
+// With InTx, Emit writes the events in the handler's transaction, as PublishTx does. Middleware with a transaction of
+// its own collects them: see CollectEmitted.
 //
-// One call of a handler may emit as many events as WithQueueCapacity allows in the queue, and their encoded payloads may have 16 MiB:
-// see WithMaxEmittedBytes. Emit does not block, and is safe for concurrent use.
+// One call of a handler may emit as many events as WithQueueCapacity, and 16 MiB of encoded payloads
+// (WithMaxEmittedBytes). Emit does not block, and is safe for concurrent use.
 //
 // Errors: ErrNotInHandler without the context of a running handler, also after its timeout; ErrBatchTooLarge;
-// ErrNoTransaction in middleware that cannot keep events (WithoutEmit); *EventError, *OptionError, *PayloadError, ErrDuplicateID,
-// ErrNilContext, ErrStoreFailed while the bus reopens the store, ErrShutdown, the context's. After an error the event is not emitted, and the handler may go on.
+// ErrNoTransaction in middleware that cannot keep events (WithoutEmit); *EventError, *OptionError, *PayloadError,
+// ErrDuplicateID, ErrNilContext, ErrStoreFailed while the bus reopens the store, ErrShutdown, the context's. After an
+// error the event is not emitted, and the handler may still succeed.
 func Emit(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	d, err := emit(ctx, eventType, payload, opts)
 	if err != nil {
@@ -256,13 +258,17 @@ func WithMaxEmittedBytes(n int) Option {
 	})
 }
 
-// CollectEmitted is for middleware that runs a handler in a transaction of a database, so that what the handler does there happens
-// once. It returns a context for the handler, in which Emit keeps events for the middleware, and a function that ends
-// this and returns them as JSON: nil for none. The middleware calls it when the handler has returned, writes the result of a success in
-// its transaction, and calls EmitCollected after the commit, and again in each attempt that does not call the handler because its
-// transaction is committed. So the events are published whatever fails between the two.
+// CollectEmitted is for middleware that runs a handler in a database transaction, so that the effects of the handler
+// happen once. It returns a context for the handler, in which Emit keeps events for the middleware. The function
+// collected ends this and returns the events as JSON, or nil for none.
 //
-// The function returns the same each time, and ErrNotInHandler if the call has ended: then roll back. Without the context of a running handler, it returns nil and Emit is an error. Module inbox is such middleware.
+// The middleware calls collected when the handler has returned, and writes the result of a success in its transaction.
+// After the commit it calls EmitCollected. An attempt that finds its transaction committed does not call the handler,
+// but calls EmitCollected again. So the events are published even if the process dies after the commit.
+//
+// Further calls of collected return the same result. They return ErrNotInHandler if the call of the handler has ended:
+// then roll back. Without the context of a running handler, collected returns nil, and Emit returns an error. Module
+// inbox is such middleware.
 func CollectEmitted(ctx context.Context) (inner context.Context, collected func() ([]byte, error)) {
 	c := callFrom(ctx)
 	if c == nil {
@@ -278,8 +284,9 @@ func CollectEmitted(ctx context.Context) (inner context.Context, collected func(
 	})
 }
 
-// WithoutEmit returns a context in which Emit returns ErrNoTransaction. It is for middleware that runs a handler in a transaction of a
-// database and cannot keep events in it: they would be lost if the process died between the commit and the success.
+// WithoutEmit returns a context in which Emit returns ErrNoTransaction. It is for middleware that runs a handler in a
+// database transaction and cannot keep events in it. Events would be lost if the process died between the commit and
+// the success.
 func WithoutEmit(ctx context.Context) context.Context {
 	c := callFrom(ctx)
 	if c == nil {
@@ -323,8 +330,8 @@ func (b *Bus) collect(emitted []*dispatch) ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// EmitCollected emits the events that CollectEmitted has returned, in this or an earlier attempt, with their ids. Nil emits
-// nothing. The limits of Emit were those of the handler's call: they refuse none of its events here.
+// EmitCollected emits the events that CollectEmitted has returned, in this or an earlier attempt, with their ids. Nil
+// emits nothing. The limits of Emit do not apply again.
 //
 // Errors: those of Emit, *DecodeError for other data and for payloads of another codec.
 func EmitCollected(ctx context.Context, collected []byte) error {

@@ -20,8 +20,7 @@ import (
 
 // Sentinel errors, for errors.Is. The typed errors below match the sentinel of their kind.
 var (
-	// ErrInvalidEvent is matched by every *EventError: Publish rejected a type, a metadata name or
-	// another part of an event.
+	// ErrInvalidEvent is matched by every *EventError and *PayloadError: Publish rejected a part of an event.
 	ErrInvalidEvent = errors.New("eventbus: invalid event")
 	// ErrInvalidPayload is matched by every *PayloadError.
 	ErrInvalidPayload = errors.New("eventbus: invalid payload")
@@ -33,7 +32,7 @@ var (
 	ErrInvalidOption = driver.ErrInvalidOption
 	// ErrNilHandler is returned by Subscribe for a nil handler, or if a middleware returns nil.
 	ErrNilHandler = errors.New("eventbus: nil handler")
-	// ErrNilContext is returned by every method for a nil context.
+	// ErrNilContext is returned by every method that takes a context, for a nil one.
 	ErrNilContext = errors.New("eventbus: nil context; use context.Background()")
 	// ErrDuplicateName is returned by Subscribe if another subscription of the bus has the name.
 	ErrDuplicateName = errors.New("eventbus: duplicate subscription name")
@@ -41,63 +40,59 @@ var (
 	ErrNotStarted = errors.New("eventbus: bus is not started; call Start first")
 	// ErrAlreadyStarted is returned by a second Start.
 	ErrAlreadyStarted = errors.New("eventbus: bus is already started; call Start once")
-	// ErrShutdown is returned by calls after Shutdown. It is also the cause of the cancellation of
-	// handlers that are interrupted when Shutdown's context ends.
+	// ErrShutdown is returned by calls after Shutdown, and is the cause when Shutdown cancels handlers.
 	ErrShutdown = errors.New("eventbus: bus is shut down")
 	// ErrUninitialized is returned by the methods of a Bus that New did not make.
 	ErrUninitialized = errors.New("eventbus: bus was not made with New")
-	// ErrQueueFull is matched by every *FullError: a bound has no room for the event, and the bus rejects events
-	// (RefuseWhenFull), has not been started, or the context of Publish ended while it waited.
+	// ErrQueueFull is matched by every *FullError: a bound has no room for the event, and Publish may not wait or
+	// waited too long.
 	ErrQueueFull = errors.New("eventbus: queue is full; start the bus, try again later, or raise WithQueueCapacity")
 	// ErrBatchTooLarge is returned by PublishBatch and Emit for more events than the queue's capacity, and by Emit for more bytes.
 	ErrBatchTooLarge = errors.New("eventbus: batch is too large; publish it in parts, or raise WithQueueCapacity")
-	// ErrDuplicateID is returned by Publish if an earlier event that differs has the id, or the idempotency key.
+	// ErrDuplicateID is returned by Publish if another event, which differs, has the id or the idempotency key.
 	ErrDuplicateID = driver.ErrDuplicateID
-	// ErrWouldDeadlock is returned by PublishAndWait in a handler if the event would wait, in its
-	// key's order, for the handler's own event, by Drain in a handler, and by Publish if the store would wait for a
-	// transaction of PublishTx that the caller has open.
+	// ErrWouldDeadlock is returned by PublishAndWait in a handler, if the key's order puts the event behind the
+	// handler's own, by Drain in a handler, and by Publish if the commit would wait for a transaction that the caller
+	// has open (PublishTx).
 	ErrWouldDeadlock = errors.New("eventbus: would wait for itself")
-	// ErrSettled is returned by Cancel, RetryNow and GiveUp if nothing of the event is left, or nothing for the subscription that
-	// OfSubscription names. Event says what became of it.
+	// ErrSettled is returned by Cancel, RetryNow and GiveUp if the event, or its delivery to OfSubscription, has
+	// settled.
 	ErrSettled = errors.New("eventbus: event has settled")
-	// ErrNothingDone is returned by Cancel, RetryNow and GiveUp if they have left what there is of the event. The error and the report
-	// say why.
+	// ErrNothingDone is returned by Cancel, RetryNow and GiveUp if no delivery could be acted upon. The error has the
+	// reason.
 	ErrNothingDone = errors.New("eventbus: nothing was done")
-	// ErrHeld is returned by PublishAndWait if nothing died and a subscription holds its delivery: the event
-	// is accepted, and handled later.
+	// ErrHeld is returned by PublishAndWait if a delivery is held and none died: the event is accepted and handled
+	// later.
 	ErrHeld = errors.New("eventbus: delivery is held by its subscription; SubscriptionMetrics.ShutBy says why")
-	// ErrCancelled is returned by PublishAndWait for an event that was cancelled, or of which a delivery was. It is also the cause of the
-	// cancellation of a handler whose event was.
+	// ErrCancelled is returned by PublishAndWait if Cancel ended the event or a delivery, and is the cause when Cancel
+	// ends a call.
 	ErrCancelled = errors.New("eventbus: event was cancelled")
 	// ErrCircuitDisabled is returned by Trip and Reset for a subscription with NoCircuit.
 	ErrCircuitDisabled = errors.New("eventbus: circuit is disabled by NoCircuit; Pause holds deliveries without one")
-	// ErrNotFound is returned if the dead letter is unknown, purged, evicted or replayed.
+	// ErrNotFound is returned by methods of DLQ if the dead letter is unknown, purged, evicted or replayed.
 	ErrNotFound = driver.ErrNotFound
-	// ErrStoreFailed is matched by the errors of a store that has failed and was not reopened.
+	// ErrStoreFailed is matched by the errors of a store that has failed, until the bus has reopened it.
 	ErrStoreFailed = driver.ErrFailed
-	// ErrStoreClosed is returned by a store after Shutdown.
+	// ErrStoreClosed is returned by calls that read the store after Shutdown.
 	ErrStoreClosed = driver.ErrClosed
-	// ErrNotErased is matched by the error of a purge whose letters are deleted, and whose payloads are
-	// still in the storage for a while: see the store.
+	// ErrNotErased is matched by a purge's error if the letters are deleted and the store erases their payloads later.
 	ErrNotErased = driver.ErrNotErased
-	// ErrNoLease is matched by the error of Start if another process has the lease of the store: soon, or with WithStandby
-	// when the context of Start ends.
+	// ErrNoLease is matched by Start's error if another process has the store's lease, with WithStandby when the
+	// context ends.
 	ErrNoLease = driver.ErrNoLease
-	// ErrLeaseLost is the cause of the cancellation of handlers when another process has taken the lease of the store.
+	// ErrLeaseLost is the cause when the bus cancels handlers because another process has the store's lease.
 	ErrLeaseLost = driver.ErrLeaseLost
-	// ErrNoTransaction is matched by the error of PublishTx for a transaction that the store does not take. The error names
-	// the types that it takes.
+	// ErrNoTransaction is matched by the error of PublishTx for a transaction that the store does not accept.
 	ErrNoTransaction = driver.ErrNoTransaction
-	// ErrNoAnswer is returned by what a bus without the lease asks of the one that has it, such as Pause and Cancel,
-	// if that process does not answer. Nothing was done.
+	// ErrNoAnswer is returned by Pause, Cancel and the like, without the lease, if the process that has it does not
+	// answer within 10 s. Nothing was done.
 	ErrNoAnswer = errors.New("eventbus: the process that has the lease of the store did not answer; look whether it runs, and try again")
-	// ErrUnknownEvent is returned by Event and EventByIdempotencyKey if the bus has no dispatch and no dead letter of the event,
-	// and does not remember its id.
+	// ErrUnknownEvent is returned by Event, Cancel and the like if the bus has no dispatch and no letter of the event,
+	// nor its id.
 	ErrUnknownEvent = errors.New("eventbus: event is unknown: it has settled and was forgotten, or was never accepted")
 	// ErrInvalidLetter is matched by every *ImportError, and by the error of ParseLetterID.
 	ErrInvalidLetter = errors.New("eventbus: invalid dead letter")
-	// ErrNoSubscription is returned by Replay if a subscription of the letter does not exist (the letter
-	// stays), and by the methods of a subscription that does not.
+	// ErrNoSubscription is returned by Replay, and by methods of Subscription, if the subscription does not exist.
 	ErrNoSubscription = errors.New("eventbus: no such subscription")
 	// ErrNameInUse is matched by every *NameInUseError.
 	ErrNameInUse = errors.New("eventbus: subscription is in use")
@@ -105,8 +100,7 @@ var (
 	ErrNoCatalog = errors.New("eventbus: store has no catalog of subscriptions: start the bus that runs the handlers once")
 	// ErrNoHandlers is returned by Subscribe and Start on a bus that was made WithoutHandlers.
 	ErrNoHandlers = errors.New("eventbus: bus was made WithoutHandlers; leave the option out to run handlers")
-	// ErrHandlerExited is the failure of a handler that ended its goroutine with runtime.Goexit, as
-	// testing's FailNow does.
+	// ErrHandlerExited is the failure of a handler that ended its goroutine: runtime.Goexit, or FailNow of testing.
 	ErrHandlerExited = errors.New("eventbus: handler exited its goroutine")
 )
 
@@ -118,18 +112,19 @@ type EventError struct {
 	Reason string // what is wrong, and what would be right
 }
 
+// Error returns the text of the error.
 func (e *EventError) Error() string {
 	return fmt.Sprintf("eventbus: invalid event %s %q at byte %d: %s", e.Field, e.Value, e.Offset, e.Reason)
 }
 
-// PayloadError reports why a bus with a store rejected a payload. It matches ErrInvalidPayload and
-// ErrInvalidEvent.
+// PayloadError reports why a bus with a store rejected a payload. It matches ErrInvalidPayload and ErrInvalidEvent.
 type PayloadError struct {
-	GoType      string // of the payload
-	Size, Limit int    // in bytes, if the encoded payload is too large
-	Err         error  // the codec's error, if the payload cannot be encoded
+	GoType      string // the payload's Go type
+	Size, Limit int    // in bytes, if the encoded payload is too large; otherwise 0
+	Err         error  // the codec's error, if it cannot encode the payload; otherwise nil
 }
 
+// Error returns the text of the error.
 func (e *PayloadError) Error() string {
 	if e.Err == nil {
 		return fmt.Sprintf("eventbus: invalid payload of type %s: it has %d bytes when encoded, and the limit is %d; publish a reference to it, or raise WithPayloadLimit",
@@ -147,18 +142,20 @@ func (e *PayloadError) Is(target error) bool {
 // Unwrap returns Err.
 func (e *PayloadError) Unwrap() error { return e.Err }
 
-// IndeterminateError reports that Publish does not know whether the store has the event: the
-// context ended, the store failed, or another program held its lock, during the commit. Publish it again with ID(e.ID), on the same
-// bus: it accepts the event once. After the end of the process, the store knows only the ids that
-// publishers gave with ID. So an event that must not be published twice needs ID from the beginning.
+// IndeterminateError reports that Publish does not know whether the store has the event. During the commit the context
+// ended, the store failed, or another program held its lock. Publish the event again with ID(e.ID), on the same bus:
+// the bus accepts it once. After the process ends, the store knows only ids that publishers set with ID. An event that
+// must not be published twice needs ID from the first call on.
 //
-// A directive, or another operation, that a lock of another program delays for too long returns one without an ID.
+// Directives and other operations return an IndeterminateError without an ID if a lock of another program delays them
+// too long.
 type IndeterminateError struct {
-	ID  EventID   // of the event; of a batch's first event
+	ID  EventID   // the event's id; of a batch, that of the first event; zero for a directive
 	IDs []EventID // of all events of a batch, in their order; nil for a single event
 	Err error     // the context's error, or the store's
 }
 
+// Error returns the text of the error.
 func (e *IndeterminateError) Error() string {
 	if e.ID.IsZero() {
 		return fmt.Sprintf("eventbus: the outcome is unknown: %v", e.Err)
@@ -183,6 +180,7 @@ type PatternError struct {
 	Reason  string // what is wrong, and what would be right
 }
 
+// Error returns the text of the error.
 func (e *PatternError) Error() string {
 	return fmt.Sprintf("eventbus: invalid pattern %q at byte %d: %s", e.Pattern, e.Offset, e.Reason)
 }
@@ -196,11 +194,12 @@ func (e *PatternError) Is(target error) bool { return target == ErrInvalidPatter
 
 // BatchError reports which event of a batch PublishBatch rejected, and why.
 type BatchError struct {
-	Index     int // in the batch, from 0
-	EventType string
-	Err       error
+	Index     int    // position in the batch, from 0
+	EventType string // type of the event
+	Err       error  // the error that Publish would return for the event
 }
 
+// Error returns the text of the error.
 func (e *BatchError) Error() string {
 	return fmt.Sprintf("eventbus: event %d of the batch (%q): %v", e.Index, e.EventType, e.Err)
 }
@@ -208,14 +207,14 @@ func (e *BatchError) Error() string {
 // Unwrap returns the error that Publish would have returned.
 func (e *BatchError) Unwrap() error { return e.Err }
 
-// FullError reports which bound has no room for a publication, if Publish may not wait, or its context ended while it waited.
-// The bus has accepted nothing. It matches ErrQueueFull, and Err.
+// FullError reports which bound has no room for a publication: Publish may not wait, or its context ended during the
+// wait. The bus has accepted nothing. It matches ErrQueueFull, and Err.
 type FullError struct {
-	Bound        Bound
+	Bound        Bound  // which bound is reached
 	Subscription string // the subscription whose line is full; "" for another bound
-	Most         int64  // the bound: events, deliveries, dispatches or records, see Bound
-	// Err is why the wait ended: the context's error, for BoundUnconfirmed together with ErrStoreFailed. It is nil if
-	// Publish did not wait.
+	Most         int64  // the limit: a number of events, deliveries, dispatches or records, depending on Bound
+	// Err is why the wait ended: the context's error, with ErrStoreFailed for BoundUnconfirmed. It is nil without a
+	// wait.
 	Err error
 }
 
@@ -230,6 +229,7 @@ const (
 	BoundUnconfirmed Bound = "unconfirmed" // of records that the store has not confirmed: WithMaxUnconfirmed
 )
 
+// Error returns the text of the error.
 func (e *FullError) Error() string {
 	text := ""
 	switch e.Bound {
@@ -262,6 +262,7 @@ type OptionError struct {
 	Reason string // what is wrong, and what would be right
 }
 
+// Error returns the text of the error.
 func (e *OptionError) Error() string {
 	return fmt.Sprintf("eventbus: invalid option %s(%s): %s", e.Option, e.Value, e.Reason)
 }
@@ -272,10 +273,11 @@ func (e *OptionError) Is(target error) bool { return target == ErrInvalidOption 
 // TimeoutError is the failure of a handler that exceeded its timeout. It matches
 // context.DeadlineExceeded.
 type TimeoutError struct {
-	Subscription string
-	Timeout      time.Duration
+	Subscription string        // the subscription's name
+	Timeout      time.Duration // its timeout
 }
 
+// Error returns the text of the error.
 func (e *TimeoutError) Error() string {
 	return fmt.Sprintf("eventbus: handler of %s overran its timeout of %s", e.Subscription, e.Timeout)
 }
@@ -289,9 +291,9 @@ type PanicError struct {
 	Stack []byte // the goroutine's stack, as runtime/debug.Stack formats it
 }
 
-// Error contains the value as text, at most 8 KiB of it, if it is a string, an error or a scalar.
-// Otherwise it contains the type, because formatting the value could crash the process. For a failed type assertion on an
-// encoded payload it names Typed.
+// Error returns the value as text, cut at 8 KiB, if it is a string, an error or a scalar. Otherwise it names the type
+// only, because formatting the value could crash the process. For a failed type assertion on an encoded payload it
+// names Typed.
 func (e *PanicError) Error() string {
 	text := "eventbus: handler panicked: " + panicText(e.Value)
 	if _, failed := e.Value.(*runtime.TypeAssertionError); failed && encodedAsserted.MatchString(text) {
@@ -309,15 +311,15 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// PayloadTypeError is the failure of a typed handler whose event's payload cannot become its type.
-// It is permanent.
+// PayloadTypeError is the failure of a Typed handler whose payload cannot become its Go type. It is permanent.
 type PayloadTypeError struct {
-	EventType string
-	Want, Got string // Go types
-	// Err is why a json.RawMessage could not be decoded; nil for another payload.
+	EventType string // type of the event
+	Want, Got string // the handler's Go type, and the payload's
+	// Err is why an encoded payload could not be decoded. It is nil for another payload.
 	Err error
 }
 
+// Error returns the text of the error.
 func (e *PayloadTypeError) Error() string {
 	text := fmt.Sprintf("eventbus: payload of %s is a %s, and cannot become a %s", e.EventType, e.Got, e.Want)
 	if e.Err != nil {
@@ -335,6 +337,7 @@ type ImportError struct {
 	Reason string // what is wrong, and what would be right
 }
 
+// Error returns the text of the error.
 func (e *ImportError) Error() string {
 	return fmt.Sprintf("eventbus: line %d is no dead letter: %s", e.Line, e.Reason)
 }
@@ -342,14 +345,15 @@ func (e *ImportError) Error() string {
 // Is reports whether target is ErrInvalidLetter.
 func (e *ImportError) Is(target error) bool { return target == ErrInvalidLetter }
 
-// DeliveryError is returned by PublishAndWait when an event was not handled by every subscription.
-// errors.Is and errors.As see the last failures.
+// DeliveryError is returned by PublishAndWait if a delivery became a dead letter. errors.Is and errors.As see the last
+// failures.
 type DeliveryError struct {
-	ID        EventID
-	EventType string
+	ID        EventID      // id of the event
+	EventType string       // type of the event
 	Letters   []DeadLetter // the event's dead letters, oldest first
 }
 
+// Error returns the text of the error.
 func (e *DeliveryError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "eventbus: event %s %s was not handled by all:", e.EventType, e.ID)
@@ -374,19 +378,19 @@ func (e *DeliveryError) Unwrap() []error {
 	return errs
 }
 
-// ShutdownError is returned by Shutdown if events or handlers remain: its context ended, or events
-// were held or scheduled. Events that a store keeps do not count. It matches its cause.
+// ShutdownError is returned by Shutdown if events or handlers remain: its context ended, or events were held or
+// scheduled. Events that a store keeps do not count. It matches its Cause.
 type ShutdownError struct {
-	// Unfinished has a dead letter for each dispatch that had not settled. The dead letter queue
-	// has them too.
+	// Unfinished has a dead letter for each dispatch that had not settled. The dead letter queue has them too.
 	Unfinished []DeadLetter
 	// Abandoned names the handlers that are still running.
 	Abandoned []AbandonedHandler
-	// Cause is the context's error or ErrNotStarted, joined with the error of a store that did not
-	// close. It is nil if everything ended but held and scheduled events.
+	// Cause is the context's error or ErrNotStarted, joined with that of a store that did not close. It is nil if only
+	// held and scheduled events were left.
 	Cause error
 }
 
+// Error returns the text of the error.
 func (e *ShutdownError) Error() string {
 	var b strings.Builder
 	why := "was cut short (" + fmt.Sprint(e.Cause) + ")"
@@ -422,14 +426,15 @@ func (e *ShutdownError) Error() string {
 // Unwrap returns the cause, which may be nil.
 func (e *ShutdownError) Unwrap() error { return e.Cause }
 
-// UnconfirmedError reports what a store had not confirmed when Shutdown gave up on it. The next
-// process recovers: of each change, the store has all or nothing.
+// UnconfirmedError reports changes that the store had not confirmed when Shutdown stopped waiting. The store has all or
+// nothing of each change, and the next process recovers.
 type UnconfirmedError struct {
 	Calls      []string // methods of Store that had not returned, sorted
 	Recording  int64    // dispatches with a submitted change
 	Publishing int64    // publications and replays in progress
 }
 
+// Error returns the text of the error.
 func (e *UnconfirmedError) Error() string {
 	calls := "none"
 	if len(e.Calls) > 0 {
@@ -439,18 +444,19 @@ func (e *UnconfirmedError) Error() string {
 		calls, e.Recording, e.Publishing)
 }
 
-// DecodeError reports that the bus cannot read something of its store: it is damaged, or another program has written
-// it. Bus.Start and calls that read it return the error until it is repaired or removed.
+// DecodeError reports an entry of the store that the bus cannot decode: it is damaged, or another program wrote it.
+// Bus.Start and calls that read the entry return the error until it is repaired or removed.
 type DecodeError struct {
-	What string // such as "record of event 01940000-0000-7000-8000-000000000001" or "catalog"
-	Err  error  // why
+	What string // names the entry, such as "record of event 01940000-0000-7000-8000-000000000001" or "catalog"
+	Err  error  // why it cannot be decoded
 }
 
+// Error returns the text of the error.
 func (e *DecodeError) Error() string {
 	return fmt.Sprintf("eventbus: %s of the store cannot be decoded: %s", e.What, e.Err)
 }
 
-// Unwrap returns why.
+// Unwrap returns Err.
 func (e *DecodeError) Unwrap() error { return e.Err }
 
 // maxErrorText bounds the text of an error in failures and logs, in bytes.

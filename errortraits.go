@@ -150,11 +150,11 @@ type throttleError struct {
 func (e *throttleError) Error() string { return e.err.Error() }
 func (e *throttleError) Unwrap() error { return e.err }
 
-// Throttle says that the service behind a handler wants everyone to wait, like a status 429 or 503 with Retry-After. It is
-// not a failure: the handler's delivery and all later ones of the subscription are throttled until the delay is over, at
-// most MaxThrottle. No attempt is spent, and the circuit counts nothing. Then one delivery goes alone, and each call that
-// ends without another Throttle lets twice as many run. Running calls go on; the latest end of their delays counts. A
-// restart forgets the delay.
+// Throttle reports that the service behind a handler rejects all calls for a while, like a status 429 or 503 with
+// Retry-After. It is not a failure: the handler's delivery and all later ones of the subscription are throttled until
+// the delay is over, at most MaxThrottle. No attempt is spent, and the circuit counts nothing. Then one delivery runs
+// alone, and each call that ends without another Throttle doubles the number that may run. Throttle does not affect
+// running calls; the latest end of several delays counts. The delay is lost at a restart.
 //
 // The delay is at least 1 ms: with a shorter one, Throttle returns err, which is a failure. Throttle(nil, d) is nil. If an error tree
 // has several, the order is Permanent, Throttle, Snooze, RetryAfter.
@@ -172,14 +172,14 @@ func (e *snoozeError) Error() string { return "snoozed for " + e.delay.String() 
 // maxSnooze bounds the delay of Snooze.
 const maxSnooze = 30 * 24 * time.Hour
 
-// Snooze postpones a delivery, like one of a record that does not exist yet. It is not a failure: the delivery comes again
-// after the delay, no attempt is spent, and the circuit counts nothing. The event's other subscriptions proceed. Later
-// events of its key wait behind it at the subscription. MaxElapsed includes the time: a snooze that would end at or after
-// it is a dead letter with the reason expired, at once, and one that would end at or after the event's expiry (ExpiresAt) one with the
-// reason too_late. While a delivery is snoozed, it has a place in the line
-// (LineCapacity); Shutdown does not wait for it.
+// Snooze postpones a delivery, for example until a record exists. It is not a failure: the bus calls the handler again
+// after the delay, without spending an attempt, and the circuit counts nothing. The event's other subscriptions
+// proceed. Later events of its key wait behind it at the subscription. The time counts for MaxElapsed. A snooze that
+// would end at or after MaxElapsed becomes a dead letter at once, with the reason expired. At or after the event's
+// expiry (ExpiresAt), the reason is too_late. While a delivery is snoozed, it has a place in the line (LineCapacity);
+// Shutdown does not wait for it.
 //
-// The delay is from 1 ms to 30 days: with another one, the result is an error that fails the attempt.
+// The delay is from 1 ms to 30 days. Snooze of another delay returns an error that fails the attempt.
 func Snooze(delay time.Duration) error {
 	if delay < time.Millisecond || delay > maxSnooze {
 		return fmt.Errorf("eventbus: Snooze(%v): must be from 1ms to %v", delay, maxSnooze)

@@ -40,13 +40,13 @@ type Event struct {
 	Key string `json:"key,omitempty"`
 	// Metadata has the names and values of the Metadata options and of WithMetadataFrom.
 	Metadata EventMetadata `json:"metadata,omitzero"`
-	// IdempotencyKey is that of the option, or empty. Replays of the event have it, too.
+	// IdempotencyKey is the option's value, or empty. Replays keep it.
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
-	// Expires is from when the bus calls no handler for the event any more, in UTC: see ExpiresAt. It is zero for an event that
-	// does not expire, and for a replay.
+	// Expires is when the event expires, in UTC: no call of a handler begins from then on (ExpiresAt). It is zero
+	// without an expiry, and in a replay.
 	Expires time.Time `json:"expires,omitzero"`
-	// Time is when Publish was called, in UTC. Under load it is up to a millisecond early, and earlier
-	// still if the bus finds no free processor to read the clock.
+	// Time is when Publish was called, in UTC. Under load it may be a millisecond early, or more if no processor is
+	// free to read the clock.
 	Time time.Time `json:"time"`
 }
 
@@ -63,21 +63,20 @@ type EncodedPayload []byte
 // handler controls retries with Permanent and RetryAfter.
 type Handler func(ctx context.Context, e Event) error
 
-// Typed returns a Handler that passes the payload to handle as a T. It converts a *T to a T, a T to
-// a *T, and nil to a T that can be nil. It decodes a json.RawMessage, the payload of an event from a
-// store or of an imported dead letter, for each call, and an EncodedPayload with the bus's codec. Any
-// other payload is a permanent failure, a *PayloadTypeError.
+// Typed returns a Handler that passes the payload to handle as a T. It converts a *T to a T, a T to a *T, and nil to a
+// T that can be nil. It decodes a json.RawMessage for each call: the payload of an event from a store or of an imported
+// dead letter. It decodes an EncodedPayload with the bus's codec. Any other payload is a permanent failure, a
+// *PayloadTypeError.
 //
-// A JSON number that is decoded into an interface, as in Typed[map[string]any] or a field of type
-// any, becomes a json.Number with the digits and the form of the payload (1.0, 1e400). A float64
-// would lose digits: 9007199254740993 would become 9007199254740992. Use struct fields of number
-// types, or the methods of json.Number. Without a store, a payload is not decoded: if you publish
-// map[string]any{"n": 5}, the handler receives the int 5. Typed[any] passes a json.RawMessage on as
-// it is. Types with an UnmarshalJSON method decode their numbers themselves.
+// A JSON number in an interface, as in Typed[map[string]any] or a field of type any, becomes a json.Number with all
+// digits of the payload. A float64 would lose digits: 9007199254740993 would become 9007199254740992. Use struct fields
+// of number types, or the methods of json.Number. Without a store, a payload is not decoded: if you publish
+// map[string]any{"n": 5}, the handler receives the int 5. Typed[any] passes a json.RawMessage on without decoding it.
+// Types with an UnmarshalJSON method decode their numbers themselves.
 //
-// A JSON object with members of which none fits the struct T is a permanent failure too: it is another event's payload, which
-// would become a T without values. Unknown members beside known ones are ignored, but see StrictDecoding. Types without
-// exported fields, and those with an UnmarshalJSON or UnmarshalText method, are not looked at.
+// A JSON object without any member of the struct T is a permanent failure too, because it would become a T without
+// values. Unknown members beside known ones are ignored, unless the subscription has StrictDecoding. This check skips
+// types without exported fields, and types with an UnmarshalJSON or UnmarshalText method.
 func Typed[T any](handle func(ctx context.Context, payload T) error) Handler {
 	if handle == nil {
 		return nil
@@ -163,10 +162,10 @@ func DeriveID(parent EventID, name string) (id EventID) {
 	return id
 }
 
-// ChildID returns the id of an event that a handler publishes, for the option ID: it is the same each time that the handler handles
-// the event, also in a retry and after a crash, so the child is published once. It derives from the event, the name under which its
-// delivery to the subscription was recorded, the number of edits, and name, which tells several children apart. Outside a
-// handler it is the zero id, which ID refuses.
+// ChildID returns an id for an event that a handler publishes with the option ID. It is the same in each attempt, also
+// after a crash, so the child is published once. It derives from the handler's event, the recorded name of the
+// delivery, the number of edits, and name, which distinguishes several children. Outside a handler it is the zero id,
+// which ID rejects.
 func ChildID(ctx context.Context, name string) EventID {
 	c := callFrom(ctx)
 	if c == nil {
@@ -207,8 +206,8 @@ func (m EventMetadata) Lookup(name string) (string, bool) {
 	return "", false
 }
 
-// All returns an iterator over the names and values: first those of the options, in their order,
-// then those of each WithMetadataFrom, sorted by name, the last one first, then inherited ones.
+// All returns an iterator over the names and values: first of the options, in their order, then of each
+// WithMetadataFrom, sorted by name, beginning with the last option, then inherited ones.
 func (m EventMetadata) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		if m.pairs == nil {
@@ -356,11 +355,11 @@ func WithMetadataFrom(from func(ctx context.Context) map[string]string) Option {
 	})
 }
 
-// WithContextFrom gives handlers, in memory only, the values of the context that the function returns, and
-// nothing else of it. Publish calls the function with its own context, and keeps the result until the event
-// has settled. nil is no values. Copy the values that handlers need, as in the example: frameworks such as
-// gin and fiber give the context of one request to the next, so a handler that reads it later acts for
-// another user. At most 100 handlers in a row pass on a context derived from their own.
+// WithContextFrom gives handlers, in memory only, the values of the context that the function returns, and nothing else
+// of it. Publish calls the function with its own context, and keeps the result until the event has settled. nil is no
+// values. Copy the values that handlers need, as in the example. Frameworks such as gin and fiber reuse the context of
+// a request for the next one, so a handler that reads it later acts for another user. At most 100 handlers in a row
+// pass on a context derived from their own.
 func WithContextFrom(from func(ctx context.Context) context.Context) Option {
 	return option(func(c *config) {
 		c.refuseIf(from == nil, "WithContextFrom", "nil", "must be a function")
@@ -369,8 +368,8 @@ func WithContextFrom(from func(ctx context.Context) context.Context) Option {
 	})
 }
 
-// WithInheritedMetadata hands metadata with these names on, from the event that a handler handles to those
-// that it publishes with a context derived from its own. Metadata and WithMetadataFrom take precedence.
+// WithInheritedMetadata copies metadata with these names from a handler's event to the events that the handler
+// publishes with its context. Metadata and WithMetadataFrom take precedence.
 func WithInheritedMetadata(names ...string) Option {
 	return option(func(c *config) {
 		c.refuseIf(len(names) == 0, "WithInheritedMetadata", "", "names nothing; leave it out")

@@ -11,23 +11,24 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// ExpiresAt makes the event expire at an instant of the wall clock, which is kept to the nanosecond. From then on no call of a
-// handler begins for the event. A subscription whose handler was not called by then gets a dead letter with the reason too_late, or drops
-// the event (DropExpired). Handlers see the instant in Event.Expires. The last ExpiresAt or ExpiresIn option applies.
+// ExpiresAt makes the event expire at an instant of the wall clock, which the bus keeps to the nanosecond. From then on
+// no call of a handler begins for the event. A subscription whose handler was not called before gets a dead letter with
+// the reason too_late, or drops the event (DropExpired). Handlers see the instant in Event.Expires. The last ExpiresAt
+// or ExpiresIn option applies.
 //
-// Subscriptions of one dispatch are looked at in their order: those with DropExpired drop the event, and the first other one
-// makes the letter, which has the rest in NotReached. The bus notices an expiry when it is the event's turn, otherwise within a minute,
-// also behind an open circuit, a pause, a limit, or in a store.
+// The bus checks the subscriptions of a dispatch in their order. Those with DropExpired drop the event. The first other
+// one gets the letter, which lists the rest in NotReached. The bus notices an expiry at the event's turn, and otherwise
+// within a minute: behind an open circuit, a pause or a limit, and in a store.
 //
-// A call that has begun is not stopped. A retry that could not begin before the expiry is not scheduled, and a Snooze that would not
-// end before it has no effect: the event becomes a letter at once. That letter is made with DropExpired, too: only deliveries whose
-// handler was not called are dropped. The same holds for a retry that was scheduled in time and came too late, and for a delivery that
-// was under way when a process crashed. A call that ends with Throttle counts as none.
-// A replay does not expire.
+// The bus does not stop a call that has begun. If a retry or the end of a Snooze would come at the expiry or later, the
+// event becomes a letter at once. A retry that is due in time but delayed becomes a letter too, and so does a delivery
+// that a crash interrupted. All these are letters even with DropExpired, because the handler was called. A call that
+// ends with Throttle does not count as one. A replay does not expire.
 //
-// Publish returns an *EventError for an instant that has passed, or that is not after the event is due (After, At), for the zero time, and
-// for one outside the years 0 to 9999. With ID or IdempotencyKey, an instant that has passed is no error, because the event may be a repetition of
-// one that was accepted; a new one is too late. An event that waits to be taken in (PublishTx, a standby) may expire meanwhile. Then it is too late.
+// Publish returns an *EventError for an instant that has passed, that is not after the event is due (After, At), that
+// is zero, or outside the years 0 to 9999. With ID or IdempotencyKey, an instant that has passed is no error, because
+// the event may be a repetition. An incoming event (PublishTx, a standby) may expire before the bus takes it in. A new
+// event that has expired gets its letters, or is dropped.
 func ExpiresAt(t time.Time) PublishOption {
 	return func(p publication) publication {
 		if t.IsZero() {

@@ -13,20 +13,20 @@ import (
 
 // Plan describes how the bus would dispatch an event of a type now.
 type Plan struct {
-	EventType string `json:"event_type"`
+	EventType string `json:"event_type"` // the type that Explain was asked about
 	// Targets lists the subscriptions that match, in the order of delivery. If it is empty, the event
 	// is unrouted.
 	Targets []Target `json:"targets"`
-	// Policy is the retry policy of the dispatch, merged from the overrides of the targets. Jitter,
-	// RetryIf, IncludeErrors and ExcludeErrors are not merged: Policy has those of the bus, and a
-	// target with its own values has them in Overrides.
+	// Policy is the retry policy of the dispatch, merged from the overrides of the targets. Jitter, RetryIf,
+	// IncludeErrors and ExcludeErrors are not merged: Policy has the values of the bus, and Overrides the values of a
+	// target.
 	Policy RetryPolicy `json:"policy"`
 	// Origins maps the field names of Policy to the subscription that set the value, or to BusDefault.
 	Origins map[string]string `json:"origins"`
 	// Isolated is set if each target is a separate dispatch (WithIsolation). Policy is then the policy
 	// of the bus, and each target applies its Overrides to it.
 	Isolated bool `json:"isolated"`
-	// CatalogAt is set by Catalog.Explain: the plan is what the bus would have done then.
+	// CatalogAt is Catalog.At in a plan of Catalog.Explain, which describes the bus at that time. Otherwise it is zero.
 	CatalogAt time.Time `json:"catalog_at,omitzero"`
 	// Err is an *EventError for an event type that Publish rejects, ErrUninitialized, or ErrNoHandlers.
 	Err error `json:"-"`
@@ -37,10 +37,10 @@ const BusDefault = "bus default"
 
 // Target is a subscription that receives an event.
 type Target struct {
-	Subscription string        `json:"subscription"`
-	Pattern      string        `json:"pattern"`
-	Timeout      time.Duration `json:"timeout"`
-	Isolated     bool          `json:"isolated,omitempty"` // it has a dispatch of its own
+	Subscription string        `json:"subscription"`       // the subscription's name, or its pattern and number
+	Pattern      string        `json:"pattern"`            // the pattern that matches the type
+	Timeout      time.Duration `json:"timeout"`            // of a call of the handler
+	Isolated     bool          `json:"isolated,omitempty"` // the subscription has a dispatch of its own
 	// Overrides maps the names of the retry policy's fields that the subscription sets to their values
 	// as text.
 	Overrides map[string]string `json:"overrides,omitempty"`
@@ -48,11 +48,11 @@ type Target struct {
 	Rules []RetryRule `json:"rules,omitempty"`
 	// RulesOrigin is the subscription, BusDefault, or "" without rules.
 	RulesOrigin string       `json:"rules_origin,omitempty"`
-	Circuit     CircuitState `json:"circuit"`
-	WhenOpen    WhenOpen     `json:"when_open"`
-	Held        int          `json:"held"`              // deliveries that are held
-	Paused      bool         `json:"paused"`            // by Pause or HoldUntil
-	ShutBy      ParkReason   `json:"shut_by,omitempty"` // why deliveries are held that come now
+	Circuit     CircuitState `json:"circuit"`           // the state of its circuit
+	WhenOpen    WhenOpen     `json:"when_open"`         // what becomes of deliveries while the circuit is open
+	Held        int          `json:"held"`              // deliveries that are held now
+	Paused      bool         `json:"paused"`            // Pause or HoldUntil applies
+	ShutBy      ParkReason   `json:"shut_by,omitempty"` // why new deliveries are held; empty if they are admitted
 }
 
 // Explain returns the subscriptions that receive an event of a type, the retry policy of the
@@ -208,7 +208,7 @@ func (op *operators) namesOf(ctx context.Context, name string) (*names.Same, err
 	return names.NewSame(all), nil
 }
 
-// Find returns the subscription that has a name, or had it by Formerly.
+// Find returns the subscription with a name, or with the name in its Formerly, and false if there is none.
 func (c *Catalog) Find(name string) (*CatalogSubscription, bool) {
 	if c == nil {
 		return nil, false

@@ -12,22 +12,23 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// OnDeadLetter registers a handler for the dead letters of events whose type matches a pattern: the last step of a story, such as to
-// tell the customer, or to disable a webhook. It is a subscription with retries, a circuit, a line, metrics and dead letters of its own,
-// and takes the options of Subscribe. With a store it needs a name.
+// OnDeadLetter registers a handler for the dead letters of events whose type matches a pattern, for example to inform a
+// customer or to disable a webhook. It is a subscription with retries, a circuit, a line, metrics and dead letters of
+// its own, and takes the options of Subscribe. With a store it needs a name.
 //
-// The letter and its delivery to the handler are one step: with a store one commit, so a crash loses neither, and a call may
-// be repeated. Each handler receives a letter by itself, in no order, as an event of type "eventbus.dead_letter" whose id is
-// that of the letter, which Event, Dispatches and FromContext show. It has the metadata of the event that died. The handler gets a copy of
-// the letter. With a store, and with WithEncodedPayloads, its payloads are encoded (json.RawMessage, or EncodedPayload), and
-// its failures have the texts of errors only. The letter itself stays in the queue of dead letters, where it may be replayed or
-// purged before the handler has run.
+// The bus opens the delivery to the handler together with the letter. With a store this is one commit, so a crash loses
+// neither, and a call may be repeated. Each handler receives a letter by itself, in no order, as an event of type
+// "eventbus.dead_letter". Event, Dispatches and FromContext show this event: its id is the id of the letter, and its
+// metadata is that of the dead event. The handler receives a copy of the letter. With a store, and with
+// WithEncodedPayloads, the payloads in it are encoded (json.RawMessage, or EncodedPayload), and its failures have texts
+// only. The letter stays in the dead letter queue, where it may be replayed or purged before the handler runs.
 //
-// If the queue of a bus in memory has no room, as while publishers wait for it, or the line of the handler, the delivery becomes a
-// dead letter with ReasonOverflow. If the handler fails, the delivery becomes one, which can be replayed. No handler gets letters of these, letters with
-// ReasonShutdown, and imported ones. A replay of a letter calls the handler again only if the event dies again.
+// In memory, if the queue or the line of the handler has no room, the delivery becomes a dead letter with
+// ReasonOverflow. If the handler fails, the delivery becomes a dead letter, which can be replayed. Handlers receive no
+// letters of such deliveries, no letters with ReasonShutdown, and no imported letters. A replay of a letter calls the
+// handler again only if the event dies again.
 //
-// With a store, the bus with the lease also opens deliveries for the handlers of standbys, by the names in their catalogs: they are
+// With a store, the bus with the lease also opens deliveries for the handlers in the catalogs of standbys. They are
 // parked until a bus with the handler has the lease.
 //
 // Errors: those of Subscribe.

@@ -17,11 +17,10 @@ import (
 // Start starts dispatching, including the events that were published before. Without a store it does
 // not block.
 //
-// With a store, Start acquires its lease. While another process has the lease, Start returns
-// ErrNoLease after a second. With WithStandby it blocks until it has the lease or ctx ends, which may
-// take days. Start then begins the recovery: it claims the first records that an earlier process has
-// left, and the bus claims the others in the background, in the order of acceptance. A new event
-// waits until those that were accepted before it are claimed.
+// With a store, Start acquires its lease. While another process has the lease, Start returns ErrNoLease after a second.
+// With WithStandby it blocks until it has the lease or ctx ends, which may take days. Start then begins the recovery:
+// it claims the first records that an earlier process left. The bus claims the others in the background, in the order
+// of acceptance. A new event waits until the bus has claimed all earlier ones.
 //
 // ctx bounds Start, not the life of the bus. If Start is not called within 5 s of the first Publish, the
 // bus logs one warning.
@@ -94,12 +93,11 @@ func (b *Bus) Stopping() <-chan struct{} {
 // dead-lettered with the reason shutdown. On a bus that was not started, Shutdown does this at
 // once.
 //
-// With a store, nothing is dead-lettered with the reason shutdown. Shutdown waits only for running calls, for
-// the events for which they wait in PublishAndWait, and for the store's last commits. Everything else
-// stays in the store for the next start: the log entry "bus shut down" counts it. Events that
-// handlers publish meanwhile stay too. A wait for an event that stays ends with ErrShutdown: waits from outside,
-// and waits for an event that is scheduled, or behind one that stays. If a call returns an error that matches
-// ErrShutdown, that is neither an outcome nor an attempt, and its delivery stays. Shutdown then closes the store.
+// With a store, nothing is dead-lettered with the reason shutdown. Shutdown waits only for running calls, for the
+// events for which they wait in PublishAndWait, and for the store's last commits. Everything else stays in the store
+// for the next start: the log entry "bus shut down" counts it. Events that handlers publish meanwhile stay too. A
+// PublishAndWait for an event that stays returns ErrShutdown. If a call returns an error that matches ErrShutdown, that
+// is neither an outcome nor an attempt, and its delivery stays. Shutdown then closes the store.
 //
 // Shutdown returns a *ShutdownError if dispatches are dead-lettered, if handlers still run, abandoned ones included, or if the
 // store does not close. With a store, cancelled handlers have 100 ms to return. The log has an entry for each of the first 100
@@ -114,8 +112,8 @@ func (b *Bus) Stopping() <-chan struct{} {
 // accepted event is lost: the next process recovers as after a crash. Goroutines that wait for the
 // store remain until it answers. They then complete the shutdown.
 //
-// Otherwise no goroutine of the bus runs afterwards, except those of abandoned handlers. Metrics stay
-// readable, and so do dead letters in memory.
+// Otherwise no goroutine of the bus runs afterwards, except abandoned handlers. Metrics, and dead letters in memory,
+// stay readable.
 func (b *Bus) Shutdown(ctx context.Context) error {
 	if err := b.ready(ctx); err != nil {
 		return fmt.Errorf("Shutdown: %w", err)
@@ -342,9 +340,9 @@ func (lc *lifecycle) buryParkedAndScheduled() {
 // queued, running, waiting for a retry or throttled. It does not wait for held deliveries, scheduled
 // events, deliveries of missing subscriptions and abandoned handlers.
 //
-// Drain refuses nothing: while events are published, there may be no such instant. With a store, it
-// also waits for what only the store has, and reads the store up to ten times a second. What is queued
-// before Start waits for Start. To end a bus and leave nothing behind, call Drain, then Shutdown.
+// Drain rejects no publications: while events are published, there may be no such instant. With a store, it also waits
+// for dispatches that only the store has, and reads the store up to ten times a second. Before Start, Drain waits for
+// queued events, which wait for Start. To end a bus and leave nothing behind, call Drain, then Shutdown.
 //
 // Errors: the context's; ErrWouldDeadlock if a handler calls it with its own context; ErrShutdown if
 // Shutdown ends while it waits.

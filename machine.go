@@ -296,10 +296,10 @@ func (m *machine) buryScheduled(d *dispatch) {
 // AbandonedHandler is a handler that exceeded its timeout, or was stopped by Shutdown, and has not
 // returned.
 type AbandonedHandler struct {
-	Subscription string    `json:"subscription"`
-	EventID      EventID   `json:"event_id"`
-	EventType    string    `json:"event_type"`
-	Since        time.Time `json:"since"`
+	Subscription string    `json:"subscription"` // the subscription's name
+	EventID      EventID   `json:"event_id"`     // the event that the handler received
+	EventType    string    `json:"event_type"`   // its type
+	Since        time.Time `json:"since"`        // when the handler was abandoned, in UTC
 }
 
 func (m *machine) abandonedHandlers() (all []AbandonedHandler) {

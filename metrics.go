@@ -43,29 +43,27 @@ type Metrics struct {
 	// queue has evicted.
 	DeadLetters    int   `json:"dead_letters"`
 	LettersEvicted int64 `json:"letters_evicted"`
-	// Store counts the records and letters of the store, those of other processes included. It is nil
-	// for a bus in memory. While the store does not answer, and after Shutdown, it is the last known
-	// value.
+	// Store counts the records and letters of the store, also of other processes. It is nil for a bus in memory. While
+	// the store does not answer, and after Shutdown, it is the last known value.
 	Store *driver.Stats `json:"store,omitempty"`
 	// StoreAt is when Store was read, by the bus's clock. It is zero if it never was.
 	StoreAt time.Time `json:"store_at,omitzero"`
 	// StoreError is why Store is not current. It is empty if Metrics has read Store, and for a bus in
 	// memory. Metrics waits up to 1 s for the store.
 	StoreError string `json:"store_error,omitempty"`
-	// StoreSilentSince is since when the store has confirmed nothing of what was submitted, if that is
-	// longer than its Patience: publications are refused until it confirms something. Otherwise it is zero.
+	// StoreSilentSince is when the store stopped confirming submitted changes, if that is longer ago than its Patience.
+	// Publications are rejected until it confirms a change. Otherwise it is zero.
 	StoreSilentSince time.Time `json:"store_silent_since,omitzero"`
-	// Repetitions counts the events that other processes, or transactions, have published and that were dropped when they
-	// were taken in, because their ids were known.
+	// Repetitions counts incoming events that the bus dropped because it knew their ids or idempotency keys.
 	Repetitions int64 `json:"repetitions,omitempty"`
-	// Orphaned counts the deliveries of Store.Parked whose subscription does not exist on this bus, by
-	// its name. It is as current as Store, and counts up to 100,000 in all.
+	// Orphaned counts the parked deliveries of the store whose subscription does not exist on this bus, by its name. It
+	// was read with Store, and counts up to 100,000 in all.
 	Orphaned map[string]int64 `json:"orphaned,omitempty"`
-	// Behind is set while the bus has yet to claim records of the store: those of an earlier process,
-	// of another process, of a new subscription, and those for which memory had no room.
+	// Behind is set while the store has records that the bus has yet to claim: of another process, of a new
+	// subscription, or for want of room in memory.
 	Behind bool `json:"behind"`
 
-	Ledger Ledger `json:"ledger"`
+	Ledger Ledger `json:"ledger"` // the counters of dispatches in and out
 }
 
 // OtherTypes is the name in Metrics for the event types beyond the first 1,000. It is not a valid
@@ -77,12 +75,12 @@ const maxTypes = 1000
 
 // TypeMetrics are the counters of an event type, since the bus was made.
 type TypeMetrics struct {
-	Events  int64 `json:"events"`  // published
+	Events  int64 `json:"events"`  // events published
 	Retries int64 `json:"retries"` // retries scheduled
-	Retried int64 `json:"retried"` // dispatches with a retry
+	Retried int64 `json:"retried"` // dispatches with at least one retry
 	// SucceededAfterRetry is the number of retried dispatches that were handled in the end.
 	SucceededAfterRetry int64 `json:"succeeded_after_retry"`
-	DeadLettered        int64 `json:"dead_lettered"`
+	DeadLettered        int64 `json:"dead_lettered"` // dispatches that became dead letters
 }
 
 // SuccessAfterRetryRate returns the share of retried dispatches that were handled in the end, from
@@ -102,84 +100,84 @@ func rate(part, whole int64) float64 {
 
 // SubscriptionMetrics are the counters of a subscription, since it was made.
 type SubscriptionMetrics struct {
-	Subscription string       `json:"subscription"` // its name, or its pattern and number
-	Pattern      string       `json:"pattern"`
-	DeadLetters  bool         `json:"dead_letters,omitempty"` // it is of OnDeadLetter, and Pattern of the types of dead events
-	Successes    int64        `json:"successes"`
-	Failures     int64        `json:"failures"` // of these:
-	Timeouts     int64        `json:"timeouts"`
-	Panics       int64        `json:"panics"`    // including runtime.Goexit
-	LateEnds     int64        `json:"late_ends"` // abandoned handlers that returned
-	Skipped      int64        `json:"skipped"`   // deliveries not admitted
-	Slow         int64        `json:"slow"`      // calls that exceeded a third of their timeouts
-	Circuit      CircuitState `json:"circuit"`
-	CircuitOpens int64        `json:"circuit_opens"` // times that the circuit opened
-	Held         int          `json:"held"`          // parked deliveries for which no caller waits: see ShutBy
-	Throttled    int          `json:"throttled"`     // parked deliveries that wait for a limit, or as Throttle says
-	Snoozed      int          `json:"snoozed"`       // parked deliveries that the handler has postponed
-	Running      int          `json:"running"`       // handler calls, except those abandoned or waiting in PublishAndWait
-	// ShutBy is why deliveries that come now may not enter: they are held, or ended as WhenOpen says. Behind an
-	// open or half-open circuit one of them may probe. It is empty if they may enter or wait for a limit.
+	Subscription string       `json:"subscription"`           // the subscription's name, or its pattern and number
+	Pattern      string       `json:"pattern"`                // the pattern of event types
+	DeadLetters  bool         `json:"dead_letters,omitempty"` // a handler of OnDeadLetter; Pattern then selects the types of dead events
+	Successes    int64        `json:"successes"`              // calls that succeeded
+	Failures     int64        `json:"failures"`               // calls that failed, including Timeouts and Panics
+	Timeouts     int64        `json:"timeouts"`               // calls that exceeded the timeout
+	Panics       int64        `json:"panics"`                 // calls that panicked, or ended with runtime.Goexit
+	LateEnds     int64        `json:"late_ends"`              // abandoned calls that returned later
+	Skipped      int64        `json:"skipped"`                // deliveries that were not admitted
+	Slow         int64        `json:"slow"`                   // calls that exceeded a third of the timeout
+	Circuit      CircuitState `json:"circuit"`                // the state of the circuit
+	CircuitOpens int64        `json:"circuit_opens"`          // how often the circuit opened
+	Held         int          `json:"held"`                   // parked deliveries that the subscription does not admit: see ShutBy
+	Throttled    int          `json:"throttled"`              // parked deliveries that wait for a limit, or for the end of a Throttle
+	Snoozed      int          `json:"snoozed"`                // parked deliveries that the handler postponed
+	Running      int          `json:"running"`                // calls in progress, except those abandoned or waiting in PublishAndWait
+	// ShutBy is why the subscription does not admit new deliveries: they are held, or treated by WhenOpen. Behind an
+	// open or half-open circuit, one may probe. It is empty if they are admitted, or wait for a limit.
 	ShutBy ParkReason `json:"shut_by,omitempty"`
 	// Paused is set while Pause or HoldUntil applies. PausedUntil is when HoldUntil ends. It is zero
 	// for Pause.
 	Paused      bool      `json:"paused"`
 	PausedUntil time.Time `json:"paused_until,omitzero"`
-	// ThrottledUntil is when the next call may begin, after a Throttle. It is zero if one may begin now.
+	// ThrottledUntil is when the next call may begin after a Throttle. It is zero without one.
 	ThrottledUntil time.Time `json:"throttled_until,omitzero"`
-	Abandoned      int       `json:"abandoned"` // calls that were abandoned after the last Resume, and run
-	Hung           bool      `json:"hung"`      // they hold the deliveries: see MaxAbandoned
+	Abandoned      int       `json:"abandoned"` // abandoned calls in progress, without those before the last Resume
+	Hung           bool      `json:"hung"`      // the abandoned calls reach MaxAbandoned, and deliveries are held
 	// Detached is set between Detach and the Subscribe that takes the subscription over.
 	Detached bool `json:"detached"`
-	// Directive is the directive that is in force, or the last one, with who and why. With a store, a
-	// Resume or Reset of another process leaves none. It is nil if there was none.
+	// Directive is the directive in force, or the last one. It is nil if there was none, and after a Resume or Reset of
+	// another process on the store.
 	Directive *Directive `json:"directive,omitempty"`
-	Latency   Latency    `json:"latency"`
+	Latency   Latency    `json:"latency"` // the durations of the calls
 	// LastError is the text of the handler's last failure, and LastFailed its time, in UTC. They are
 	// zero without a failure in this process.
 	LastError  string    `json:"last_error,omitempty"`
 	LastFailed time.Time `json:"last_failed,omitzero"`
 
 	// Destinations is nil without PerDestination. With it, the numbers above are sums over all destinations, Circuit is
-	// CircuitDisabled, and Paused, Hung, Abandoned and Directive are those of the whole subscription.
+	// CircuitDisabled, and Paused, Hung, Abandoned and Directive concern the whole subscription.
 	Destinations *DestinationsMetrics `json:"destinations,omitempty"`
 
-	Options SubscriptionOptions `json:"options"`
+	Options SubscriptionOptions `json:"options"` // the options of the subscription
 }
 
 // DestinationsMetrics are the destinations of a subscription with PerDestination.
 type DestinationsMetrics struct {
-	Known int `json:"known"` // destinations that the bus has not forgotten: see MaxDestinations
-	// Unwell is the number of destinations that are not well: deliveries are parked there, the circuit is open or half-open, or the
-	// destination is paused, hung or throttled.
+	Known int `json:"known"` // destinations that the bus knows, at most MaxDestinations
+	// Unwell is the number of destinations that need attention: they have parked deliveries or an open or half-open
+	// circuit, or they are paused, hung or throttled.
 	Unwell int `json:"unwell"`
 	// Shared is the number of attempts that went to CommonDestination because MaxDestinations others were in use.
 	Shared int64 `json:"shared"`
-	// List has the destinations that are not well, at most 100: those with the most parked deliveries first.
+	// List has the Unwell destinations, at most 100, with the most parked deliveries first.
 	List []DestinationMetrics `json:"list"`
 }
 
 // maxListed is the number of destinations in DestinationsMetrics.List.
 const maxListed = 100
 
-// DestinationMetrics is the state of a destination. The fields mean what they mean in SubscriptionMetrics, for this destination.
+// DestinationMetrics is the state of one destination of a subscription.
 type DestinationMetrics struct {
-	Destination    string       `json:"destination"`
-	Successes      int64        `json:"successes"` // the counters start when the bus begins to know the destination
-	Failures       int64        `json:"failures"`
-	Circuit        CircuitState `json:"circuit"`
-	CircuitOpens   int64        `json:"circuit_opens"`
-	Held           int          `json:"held"`
-	Throttled      int          `json:"throttled"`
-	Snoozed        int          `json:"snoozed"`
-	Running        int          `json:"running"`
-	ShutBy         ParkReason   `json:"shut_by,omitempty"`
-	Paused         bool         `json:"paused"`
-	PausedUntil    time.Time    `json:"paused_until,omitzero"`
-	ThrottledUntil time.Time    `json:"throttled_until,omitzero"`
-	Abandoned      int          `json:"abandoned"`
-	Hung           bool         `json:"hung"`
-	Directive      *Directive   `json:"directive,omitempty"`
+	Destination    string       `json:"destination"`              // the destination's name
+	Successes      int64        `json:"successes"`                // calls that succeeded, since the bus knows the destination
+	Failures       int64        `json:"failures"`                 // calls that failed, likewise
+	Circuit        CircuitState `json:"circuit"`                  // the state of its circuit
+	CircuitOpens   int64        `json:"circuit_opens"`            // how often its circuit opened
+	Held           int          `json:"held"`                     // parked deliveries that it does not admit: see ShutBy
+	Throttled      int          `json:"throttled"`                // parked deliveries that wait for a limit, or for the end of a Throttle
+	Snoozed        int          `json:"snoozed"`                  // parked deliveries that the handler postponed
+	Running        int          `json:"running"`                  // calls in progress
+	ShutBy         ParkReason   `json:"shut_by,omitempty"`        // why new deliveries are not admitted; empty if they are
+	Paused         bool         `json:"paused"`                   // Pause or HoldUntil applies
+	PausedUntil    time.Time    `json:"paused_until,omitzero"`    // the end of HoldUntil; zero for Pause
+	ThrottledUntil time.Time    `json:"throttled_until,omitzero"` // when the next call may begin after a Throttle; zero for now
+	Abandoned      int          `json:"abandoned"`                // abandoned calls in progress
+	Hung           bool         `json:"hung"`                     // the abandoned calls reach MaxAbandoned, and deliveries are held
+	Directive      *Directive   `json:"directive,omitempty"`      // the last directive of an operator to it, or nil
 }
 
 // Parked returns the number of parked deliveries: Held, Throttled and Snoozed.
@@ -187,22 +185,22 @@ func (m SubscriptionMetrics) Parked() int { return m.Held + m.Throttled + m.Snoo
 
 // SubscriptionOptions are the options of a subscription that bound its calls and its line.
 type SubscriptionOptions struct {
-	Timeout      time.Duration `json:"timeout"`
-	Concurrency  int           `json:"concurrency"` // Unlimited without the option
-	LineCapacity int           `json:"line_capacity"`
-	RateLimit    *RateSettings `json:"rate_limit,omitempty"`
-	MaxThrottle  time.Duration `json:"max_throttle"`
-	WhenOpen     WhenOpen      `json:"when_open"`
-	WhenFull     WhenFull      `json:"when_full"`
+	Timeout      time.Duration `json:"timeout"`              // of a call of the handler
+	Concurrency  int           `json:"concurrency"`          // Unlimited without the option
+	LineCapacity int           `json:"line_capacity"`        // of the line at the subscription
+	RateLimit    *RateSettings `json:"rate_limit,omitempty"` // nil without the option
+	MaxThrottle  time.Duration `json:"max_throttle"`         // the longest delay of Throttle
+	WhenOpen     WhenOpen      `json:"when_open"`            // what becomes of deliveries while the circuit is open
+	WhenFull     WhenFull      `json:"when_full"`            // what becomes of deliveries while the line is full
 	// PerDestination is set if the other options apply to each destination.
 	PerDestination bool `json:"per_destination,omitempty"`
-	Once           bool `json:"once,omitempty"`
-	DropExpired    bool `json:"drop_expired,omitempty"`
+	Once           bool `json:"once,omitempty"`         // the option Once
+	DropExpired    bool `json:"drop_expired,omitempty"` // the option DropExpired
 }
 
-// Latency summarizes the durations of a handler's calls. The bus times every failure, and one
-// success in 64 while it is busy. The quantiles weigh a timed success by the number of successes
-// that it stands for. A quantile is at most a quarter too large.
+// Latency summarizes the durations of a handler's calls. The bus times every failure, and one success in 64 while it is
+// busy. A timed success counts in the quantiles for all successes that it represents. A quantile is at most a quarter
+// too large.
 type Latency struct {
 	// Samples is the number of calls that were timed: the failures, and the sampled successes, each
 	// counted once.
@@ -215,9 +213,9 @@ type Latency struct {
 	weights *histogram.Weights
 }
 
-// Since returns the quantiles of the calls after an earlier snapshot of the same subscription, as the window of a chart needs
-// them: Samples counts these calls, and Max is that of all calls. If earlier is of another subscription, it returns l. The
-// snapshots are those of Metrics: from JSON they have no classes, and Since returns l.
+// Since returns the quantiles of the calls after an earlier snapshot of the same subscription, for example for a chart.
+// Samples counts these calls; Max is the maximum of all calls. Since returns l if earlier belongs to another
+// subscription, or if either value was decoded from JSON.
 func (l Latency) Since(earlier Latency) Latency {
 	p50, p90, p99, ok := l.weights.Since(earlier.weights, l.Max)
 	if !ok || l.Samples < earlier.Samples || l.weights == nil {
@@ -226,10 +224,9 @@ func (l Latency) Since(earlier Latency) Latency {
 	return Latency{Samples: l.Samples - earlier.Samples, P50: p50, P90: p90, P99: p99, Max: l.Max, weights: l.weights}
 }
 
-// Buckets yields the counts behind the quantiles, the shortest durations first: calls with durations below a bound, which is at
-// most a quarter above them, and not below the bound before. The counts of a subscription never fall. Together they are its
-// Successes and Failures, give or take the successes of which the next sample has yet to count. A Latency from JSON, or without
-// calls, has none.
+// Buckets yields an upper bound and the number of calls below it, but not below the bound before, in ascending order. A
+// bound is at most a quarter above the durations. The counts of a subscription never fall. Their sum is about Successes
+// plus Failures: the next sample counts recent successes. A Latency from JSON, or without calls, yields none.
 func (l Latency) Buckets() iter.Seq2[time.Duration, uint64] { return l.weights.All() }
 
 // latencyOf returns what a histogram has counted.
@@ -238,34 +235,34 @@ func latencyOf(h *histogram.Histogram) Latency {
 	return Latency{Samples: s.Samples, P50: s.P50, P90: s.P90, P99: s.P99, Max: s.Max, weights: weights}
 }
 
-// Ledger counts the dispatches of this process: those opened equal those settled plus those that
-// remain. Each number is counted where its transition happens. None is derived from others.
+// Ledger counts the dispatches of this process: the opened ones equal the settled ones plus the remaining ones. Each
+// number is counted where its transition happens, and none is derived from others.
 type Ledger struct {
 	// Opened.
 	Accepted int64 `json:"accepted"` // by Publish, PublishAndWait and PublishBatch
-	Copies   int64 `json:"copies"`   // beyond the first, of events on a bus with isolation
-	Splits   int64 `json:"splits"`   // deliveries parked, dropped or dead-lettered at a shut door while others proceeded
-	Replays  int64 `json:"replays"`
-	Claimed  int64 `json:"claimed"` // from the store, of those that this process neither accepted nor left there, also before a restart in place
+	Copies   int64 `json:"copies"`   // beyond the first, of events with isolated subscriptions
+	Splits   int64 `json:"splits"`   // deliveries that left their dispatch because the subscription did not admit them
+	Replays  int64 `json:"replays"`  // of dead letters
+	Claimed  int64 `json:"claimed"`  // from the store, if this process neither accepted nor left them there, also before a restart in place
 
 	// Settled.
-	Handled      int64 `json:"handled"`
-	Unrouted     int64 `json:"unrouted"`
-	DeadLettered int64 `json:"dead_lettered"`
-	Dropped      int64 `json:"dropped"`
-	Cancelled    int64 `json:"cancelled"`
+	Handled      int64 `json:"handled"`       // by all subscriptions that were not skipped
+	Unrouted     int64 `json:"unrouted"`      // no subscription matched
+	DeadLettered int64 `json:"dead_lettered"` // ended in dead letters
+	Dropped      int64 `json:"dropped"`       // by WhenOpen, WhenFull, DropExpired, Once or DropRetired
+	Cancelled    int64 `json:"cancelled"`     // by Cancel
 
 	// Not settled.
 	Scheduled int64 `json:"scheduled"` // not due yet
 	Queued    int64 `json:"queued"`    // waiting for a worker, or for an earlier dispatch of their key
-	Running   int64 `json:"running"`
+	Running   int64 `json:"running"`   // on a worker
 	Waiting   int64 `json:"waiting"`   // waiting for their next attempt
-	Held      int64 `json:"held"`      // parked, because a subscription is shut: see ShutBy
-	Throttled int64 `json:"throttled"` // parked, because a limit is reached
-	Snoozed   int64 `json:"snoozed"`   // parked, because their handlers have postponed them
-	Recording int64 `json:"recording"` // the store is recording a change
+	Held      int64 `json:"held"`      // parked, because a subscription does not admit them
+	Throttled int64 `json:"throttled"` // parked until a limit admits them
+	Snoozed   int64 `json:"snoozed"`   // parked, because their handlers postponed them
+	Recording int64 `json:"recording"` // with a change that the store has not confirmed
 	Stored    int64 `json:"stored"`    // left to the store, and not in memory; 0 once the store has none
-	// HandedOver are those that were left to the store when the bus lost its lease, or handed it over.
+	// HandedOver counts dispatches that the bus left to the store when it lost the lease, or handed it over.
 	HandedOver int64 `json:"handed_over"`
 
 	Closed bool `json:"closed"` // Shutdown has returned

@@ -105,17 +105,16 @@ type Observer struct {
 	// AttemptBegun is called before the first handler of an attempt. A dispatch that only skips
 	// subscriptions makes no attempt.
 	AttemptBegun func(Attempt)
-	// AttemptEnded is called once for each AttemptBegun, after the outcome was recorded and before
-	// PublishAndWait returns. An attempt ends with its last handler, a failure, an Unsubscribe, an
-	// open circuit, or the end of Shutdown's context. An abandoned handler may go on.
+	// AttemptEnded is called once for each AttemptBegun, after the outcome was recorded and before PublishAndWait
+	// returns. An attempt ends with its last handler, a failure, an Unsubscribe, an open circuit, or the end of
+	// Shutdown's context. An abandoned handler may still run.
 	AttemptEnded func(EndedAttempt)
 	// RetryScheduled is called after an AttemptEnded with the outcome Waiting. The retry is not
 	// made if Shutdown's context ends before.
 	RetryScheduled func(ScheduledRetry)
 
-	// DeadLettered is called with each dead letter, once the dead letter queue has it: after the
-	// AttemptEnded of an attempt that failed, and before that of an attempt that only skipped a
-	// subscription.
+	// DeadLettered is called with each dead letter once the dead letter queue has it. This is after the AttemptEnded of
+	// a failed attempt, and before the AttemptEnded of an attempt that only skipped a subscription.
 	DeadLettered func(DeadLetter)
 	// LetterEvicted is called with each dead letter that the full queue has evicted, by the
 	// goroutine that added the next letter. With many workers it may come before the DeadLettered
@@ -140,16 +139,16 @@ type Observer struct {
 type Attempt struct {
 	// ID is unique on the bus. An AttemptBegun and its AttemptEnded have the same one.
 	ID      uint64    `json:"attempt_id"`
-	Event   Event     `json:"event"`
-	Number  int       `json:"number"`            // 1 for the first
-	Replays int       `json:"replays,omitempty"` // number of replays of the event from dead letters
-	BeganAt time.Time `json:"began_at"`          // in UTC
+	Event   Event     `json:"event"`             // the event of the dispatch
+	Number  int       `json:"number"`            // the number of the attempt, from 1
+	Replays int       `json:"replays,omitempty"` // how often the event was replayed from dead letters
+	BeganAt time.Time `json:"began_at"`          // when the attempt began, in UTC
 }
 
 // EndedAttempt is an attempt and its outcome.
 type EndedAttempt struct {
 	Attempt
-	Duration time.Duration `json:"duration"` // from BeganAt on, observers included
+	Duration time.Duration `json:"duration"` // the time since BeganAt, with the time of observers
 	// Outcome is the state of the dispatch: Waiting for its next attempt, or how it ended. A
 	// Handled dispatch may have skipped subscriptions.
 	Outcome Outcome `json:"outcome"`
@@ -162,43 +161,41 @@ type EndedAttempt struct {
 
 // ScheduledRetry is a failed attempt and when the next one is due.
 type ScheduledRetry struct {
-	Event   Event `json:"event"`
-	Replays int   `json:"replays,omitempty"` // number of replays of the event from dead letters
+	Event   Event `json:"event"`             // the event of the dispatch
+	Replays int   `json:"replays,omitempty"` // how often the event was replayed from dead letters
 	// Failure is the failure that ended the attempt.
 	Failure Failure       `json:"failure"`
-	Delay   time.Duration `json:"delay"` // 0 for at once
+	Delay   time.Duration `json:"delay"` // the delay before the next attempt; 0 for at once
 	Due     time.Time     `json:"due"`   // when the next attempt is due, in UTC
 }
 
 // CircuitChange is a change of the state of a subscription's circuit.
 type CircuitChange struct {
-	Subscription string       `json:"subscription"`
-	Destination  string       `json:"destination,omitempty"` // with PerDestination
-	From         CircuitState `json:"from"`
-	To           CircuitState `json:"to"`
-	At           time.Time    `json:"at"` // when the bus observed the change, in UTC
+	Subscription string       `json:"subscription"`          // the subscription's name, or its pattern and number
+	Destination  string       `json:"destination,omitempty"` // the destination, with PerDestination; otherwise ""
+	From         CircuitState `json:"from"`                  // the state before
+	To           CircuitState `json:"to"`                    // the state after
+	At           time.Time    `json:"at"`                    // when the bus observed the change, in UTC
 }
 
 // SlowHandler is a running call of a handler that has used a third of its timeout.
 type SlowHandler struct {
-	Subscription string        `json:"subscription"`
-	MadeAt       string        `json:"made_at"` // where the subscription was made: "/src/shop/mail.go:17"
-	Event        Event         `json:"event"`
-	Attempt      int           `json:"attempt"`
-	Replays      int           `json:"replays,omitempty"` // number of replays of the event from dead letters
-	Timeout      time.Duration `json:"timeout"`
-	Elapsed      time.Duration `json:"elapsed"` // since the handler began
+	Subscription string        `json:"subscription"`      // the subscription's name, or its pattern and number
+	MadeAt       string        `json:"made_at"`           // where Subscribe was called: "/src/shop/mail.go:17"
+	Event        Event         `json:"event"`             // the event that the handler received
+	Attempt      int           `json:"attempt"`           // the number of the attempt, from 1
+	Replays      int           `json:"replays,omitempty"` // how often the event was replayed from dead letters
+	Timeout      time.Duration `json:"timeout"`           // the subscription's timeout
+	Elapsed      time.Duration `json:"elapsed"`           // the time since the handler began
 }
 
-// Observe adds an observer to a bus that may be running. remove removes it. The bus calls several
-// observers in the order in which they were added, one after the other. Observe costs the bus what
-// WithObserver costs it, and nothing once the observer is removed.
+// Observe adds an observer to a bus that may be running. remove removes it. The bus calls several observers in the
+// order in which they were added, one after the other. A removed observer costs nothing.
 //
-// Events that are published after Observe has returned are reported. After remove has returned, the bus
-// begins no call of the observer. Neither waits: a call that is in progress may end later, so a function
-// that sends to a channel must not rely on remove before the channel is closed. AttemptEnded is called
-// only for attempts that began after Observe. A second remove does nothing. Both may be called from the
-// observer's functions and from handlers.
+// Events that are published after Observe has returned are reported. After remove has returned, the bus begins no call
+// of the observer. Neither waits for calls in progress, so do not close a channel that the observer sends to after
+// remove. AttemptEnded is called only for attempts that began after Observe. A second remove does nothing. Both may be
+// called from the observer's functions and from handlers.
 //
 // On a bus that New did not make, Observe does nothing.
 func (b *Bus) Observe(o Observer) (remove func()) {

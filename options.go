@@ -151,7 +151,7 @@ func WithRetry(opts ...RetryOption) Option {
 	})
 }
 
-// WithCircuit changes the circuits of all subscriptions. Circuit then changes one of them.
+// WithCircuit changes the circuits of all subscriptions. The option Circuit changes one subscription's circuit.
 func WithCircuit(opts ...CircuitOption) Option {
 	return option(func(c *config) { c.err = applyCircuit("WithCircuit", &c.circuit, opts) })
 }
@@ -243,10 +243,9 @@ func WithClock(c clock.Clock) Option {
 	})
 }
 
-// WithRandom replaces the random numbers for jitter. The function returns numbers in [0, 1), as
-// rand.Float64 does. A larger number becomes the largest below 1. A smaller one and NaN become 0,
-// and so does a panic, which is logged, or a call that exceeds the subscription's timeout. The
-// function must be quick, and safe for concurrent use.
+// WithRandom replaces the random numbers for jitter. The function returns numbers in [0, 1), as rand.Float64 does. A
+// larger number becomes the largest below 1. A negative number, NaN, a panic, which is logged, and a call beyond the
+// subscription's timeout become 0. The function must be quick, and safe for concurrent use.
 func WithRandom(random func() float64) Option {
 	return option(func(c *config) {
 		c.refuseIf(random == nil, "WithRandom", "nil", "leave the option out for math/rand")
@@ -358,10 +357,10 @@ func (c *subscriptionConfig) limits(bus *config) (limit, share int32) {
 	return int32(min(c.limit, math.MaxInt32)), math.MaxInt32
 }
 
-// Named sets a durable name for log entries, metrics, dead letters and replays: 1 to 255 bytes of
-// UTF-8 without control characters, unique on the bus. Without it, the name is the pattern and a
-// number: "order.*#3". Another bus may use that for another handler, so dead letters of an unnamed
-// subscription can be replayed only by the bus that made them.
+// Named sets a durable name for log entries, metrics, dead letters and replays. A name has 1 to 255 bytes of UTF-8
+// without control characters, and is unique on the bus. Without it, the name is the pattern and a number: "order.*#3".
+// Another bus may use that for another handler, so dead letters of an unnamed subscription can be replayed only by the
+// bus that made them.
 func Named(name string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		c.name, c.named = name, true
@@ -406,8 +405,8 @@ func Timeout(d time.Duration) SubscribeOption {
 	})
 }
 
-// Retry overrides fields of the bus's retry policy. If an event has several subscriptions, the most
-// permissive value of each field applies, among those that set it.
+// Retry overrides fields of the bus's retry policy. If several subscriptions of an event set a field, the most
+// permissive value applies.
 func Retry(opts ...RetryOption) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		r, err := newRetryOverride("Retry", opts)
@@ -430,14 +429,13 @@ func Circuit(opts ...CircuitOption) SubscribeOption {
 // LineCapacity bounds the deliveries that are parked at the subscription (see ParkReason). It is 10,000 by default, and at least 1. A
 // delivery counts from when it first waits until it has settled.
 //
-// While the line is full, a further held delivery is dead-lettered with the reason overflow. If
-// deliveries are throttled, Publish of an event for the subscription waits. Events that were
-// accepted before may exceed the capacity. A running handler does not wait: what it publishes while the
-// line has twice the capacity is dead-lettered with the reason overflow. The constants of WhenFull
-// select other behaviours.
+// While the line is full, a further held delivery is dead-lettered with the reason overflow. If deliveries are
+// throttled, Publish of an event for the subscription waits. Events that were accepted before may exceed the capacity.
+// A running handler does not wait: its events are dead-lettered with the reason overflow while the line has twice the
+// capacity. The constants of WhenFull select other behaviours.
 //
-// With a store, and without LineCapacity and WhenFull, further deliveries wait in the store instead:
-// nothing overflows, and Publish does not wait. LineCapacity of any number turns that off.
+// With a store, and without LineCapacity and WhenFull, further deliveries wait in the store instead: nothing overflows,
+// and Publish does not wait. Any LineCapacity disables this.
 func LineCapacity(n int) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if n < 1 {
@@ -465,11 +463,10 @@ func Concurrency(n int) SubscribeOption {
 	})
 }
 
-// Formerly lists earlier names of the subscription, or names of removed subscriptions. Replays and
-// stored deliveries to such a name go to this subscription. The rules for names are those of Named.
-// Subscribe returns ErrDuplicateName if another subscription of the bus has the name or lists it in
-// Formerly. A stored event with several of the names calls the handler once for each: it has a
-// delivery for each.
+// Formerly lists earlier names of the subscription, or names of removed subscriptions. Replays and stored deliveries to
+// such a name go to this subscription. Names have 1 to 255 bytes of UTF-8 without control characters. Subscribe returns
+// ErrDuplicateName if another subscription of the bus has the name or lists it in Formerly. A stored event with several
+// of the names calls the handler once for each: it has a delivery for each.
 func Formerly(names ...string) SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) {
 		if len(names) == 0 {

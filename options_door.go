@@ -86,8 +86,8 @@ func (w WhenFull) applySubscription(c *subscriptionConfig) {
 	c.whenFull = w
 }
 
-// MaxAbandoned limits the calls of the subscription that were abandoned, at their timeouts, and still run.
-// While n do, the subscription is hung: its deliveries are held, without an attempt, until one returns or
+// MaxAbandoned limits the calls of the subscription that were abandoned, at their timeouts, and still run. While n do,
+// the subscription is hung: its deliveries are held, without an attempt, until a call returns or an operator calls
 // Resume. Handlers that return when their contexts end are never hung.
 //
 // n is at least 1, or Unlimited; by default 100, or Concurrency if that is less. Running and abandoned
@@ -114,14 +114,15 @@ func (c *subscriptionConfig) maxAbandoned() int32 {
 
 // RateSettings are the settings of RateLimit: at most Calls in Per, and Burst at once.
 type RateSettings struct {
-	Calls int           `json:"calls"`
-	Per   time.Duration `json:"per"`
-	Burst int           `json:"burst"`
+	Calls int           `json:"calls"` // calls that may begin in Per
+	Per   time.Duration `json:"per"`   // the time for Calls
+	Burst int           `json:"burst"` // calls that may begin at once after a pause
 }
 
-// RateLimit limits how fast calls of the subscription's handler begin: n in a time, evenly, by the bus's clock. After a
-// pause, up to burst of them begin at once. Retries count. A delivery beyond the limit is throttled, as with Concurrency:
-// it waits without a goroutine, an attempt or an effect on the circuit, and Publish waits while the line is full.
+// RateLimit limits how fast calls of the subscription's handler begin: n calls in the time per, evenly spaced by the
+// bus's clock. After a pause, up to burst of them begin at once. Retries count. A delivery beyond the limit is
+// throttled: it waits without a goroutine, an attempt or an effect on the circuit. Publish waits while the line is
+// full.
 //
 // n and burst are at least 1; per is at least a nanosecond for each call. By default there is no limit.
 func RateLimit(n int, per time.Duration, burst int) SubscribeOption {
@@ -153,31 +154,33 @@ func MaxThrottle(d time.Duration) SubscribeOption {
 	})
 }
 
-// Isolated gives the subscription a separate dispatch of each event, as WithIsolation does for all: its own retry policy,
-// attempts, dead letter and order per key. It neither waits for the event's other subscriptions nor do they wait for it. The
-// others share one dispatch, in their order. Each dispatch takes a place in the queue.
+// Isolated gives the subscription a separate dispatch of each event, with its own retry policy, attempts, dead letter
+// and order per key. The subscription and the event's other subscriptions do not wait for each other. The others share
+// one dispatch, in their order. WithIsolation isolates all subscriptions. Each dispatch takes a place in the queue.
 func Isolated() SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.isolated = true })
 }
 
-// PerDestination divides the subscription by destination: a customer, a tenant, a host. The circuit, Concurrency, RateLimit,
-// MaxAbandoned, Throttle and directives apply to each destination separately, so that a destination that is dead, slow or
-// over its quota does not delay the others. Subscription.Destination returns one, to pause it or to trip its circuit. A Pause of the
-// subscription holds all destinations until the subscription's Resume, and its Trip and Reset return ErrCircuitDisabled.
+// PerDestination divides the subscription by destination: a customer, a tenant, a host. The circuit, Concurrency,
+// RateLimit, MaxAbandoned, Throttle and directives apply to each destination separately. A dead or slow destination, or
+// one over its quota, does not delay the others. Subscription.Destination returns one, to pause it or to trip its
+// circuit. A Pause of the subscription holds all destinations until the subscription's Resume, and its Trip and Reset
+// return ErrCircuitDisabled.
 //
 // The function returns the name of an event's destination. The bus calls it once for each delivery, within the subscription's
 // timeout, before the first call of the handler; a store keeps the answer. It must be safe for concurrent use. If it panics or
 // returns "", the destination is CommonDestination. If it does not return in time, the attempt fails. The bus cuts a name of
 // more than 255 bytes, or with bytes that are not text, and appends a hash. MaxDestinations bounds their number.
 //
-// Each destination has its own line of LineCapacity. In memory, all lines together have ten times LineCapacity; beyond that, the
-// longest line counts as full. Publish does not wait for a full line, because it does not know the destination: also with WaitWhenFull, a
-// delivery that finds its line full becomes a dead letter with the reason overflow. With a store, the delivery waits there. The whole
-// subscription is held while ten times MaxAbandoned calls at all destinations hang. While every worker is busy, all destinations
-// together may use half of WithConcurrency, unless Concurrency is Unlimited.
+// Each destination has its own line of LineCapacity. In memory, all lines together have ten times LineCapacity; beyond
+// that, the longest line counts as full. Publish does not wait for a full line, because it does not know the
+// destination. Even with WaitWhenFull, a delivery for a full line becomes a dead letter with the reason overflow. With
+// a store, the delivery waits there. The whole subscription is held while its destinations have ten times MaxAbandoned
+// abandoned calls. While every worker is busy, all destinations together may use half of WithConcurrency, unless
+// Concurrency is Unlimited.
 //
-// Events with a key keep their order at the subscription, whatever their destinations: a delivery waits while an earlier delivery of
-// its key waits for a destination.
+// Events with a key keep their order across the destinations of the subscription: a delivery waits while an earlier
+// delivery of its key is parked.
 //
 // Errors of Subscribe: an *OptionError for nil, and together with Once.
 func PerDestination(of func(Event) string) SubscribeOption {

@@ -20,17 +20,16 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// Publish accepts an event and returns its id. If the error is nil, the event is queued: every
-// subscription that matches its type now will handle it or be named in a dead letter. The payload
-// is passed by reference.
+// Publish accepts an event and returns its id. If the error is nil, the event is queued: each subscription that matches
+// its type now handles it, or a dead letter names the subscription. The payload is passed by reference.
 //
-// While the queue is full, or the line of throttled deliveries of a matching subscription (see
-// LineCapacity), Publish blocks until there is room, ctx ends, or the bus shuts down. With
-// RefuseWhenFull, and before Start, it returns a *FullError instead. It never blocks for a
-// scheduled event (After, At), nor if a handler calls it with a context derived from its own.
+// Publish blocks while the queue is full, or the line of throttled deliveries of a matching subscription
+// (LineCapacity): until there is room, ctx ends, or the bus shuts down. With RefuseWhenFull, and before Start, it
+// returns a *FullError instead. It never blocks for a scheduled event (After, At), nor if a handler calls it with a
+// context derived from its own.
 //
-// The context bounds the acceptance only: its cancellation and its deadline do not reach handlers, nor do
-// its values. WithContextFrom and WithMetadataFrom carry values.
+// The context bounds the acceptance only: its cancellation, deadline and values do not reach handlers. WithContextFrom
+// and WithMetadataFrom carry values.
 //
 // With a store, Publish returns nil when the event is durable, and handlers receive the encoded
 // payload. Publish does not wait for room in the queue: the disk is the
@@ -73,9 +72,9 @@ const maxValueLinks = 100
 
 // Publication is an event for PublishBatch.
 type Publication struct {
-	Type    string
-	Payload any
-	Options []PublishOption
+	Type    string          // the event type
+	Payload any             // the payload, as for Publish
+	Options []PublishOption // the options, as for Publish
 }
 
 // PublishBatch accepts several events in their order, or none of them. It returns their ids in the

@@ -10,12 +10,12 @@ import (
 // PublishHook is a function that the bus calls around each publication: see WithPublishHook.
 //
 // The bus calls the hook first, on the caller's goroutine and with its context. method is the caller's name: "Publish",
-// "PublishAndWait", "PublishBatch", "PublishTx" or "Emit". e has the type, the payload, and the key, the metadata, the idempotency
-// key and the id of the options, which the bus has not checked yet. Other fields are zero.
+// "PublishAndWait", "PublishBatch", "PublishTx" or "Emit". e has the type, the payload, and the values of the options
+// Key, Metadata, IdempotencyKey and ID, which the bus has not validated yet. Other fields are zero.
 //
-// The event gets the metadata that the hook returns. Metadata given to Publish takes precedence over it, and it takes precedence
-// over WithMetadataFrom and WithInheritedMetadata. The bus leaves out what it would refuse, and what the event has no room for: a
-// hook never makes a publication fail.
+// The event gets the metadata that the hook returns. Metadata given to Publish takes precedence over it, and it takes
+// precedence over WithMetadataFrom and WithInheritedMetadata. The bus leaves out invalid metadata, and metadata beyond
+// the limits: a hook never makes a publication fail.
 //
 // done, unless it is nil, gets the id and the error of the publication before the method returns. The id is zero if the event was
 // not accepted. If the publication panics, the error says so.

@@ -30,9 +30,9 @@ func ID(id EventID) PublishOption {
 	}
 }
 
-// IdempotencyKey makes the event happen once: the first event of a type with a key is accepted. Publish of another one with the
-// same type and key, whatever its payload, returns the id of the first and dispatches nothing, also while the first is being
-// accepted; PublishAndWait returns Repeated. If its Key differs, or ID gives it another id than the first has, it is an
+// IdempotencyKey makes the event happen once: the first event of a type with a key is accepted. Publish of another
+// event with the same type and key returns the id of the first and dispatches nothing, whatever the payload.
+// PublishAndWait returns the outcome Repeated. If the option Key or ID differs from the first event's, the error is
 // ErrDuplicateID.
 //
 // The bus knows a key for WithIdempotencyWindow, or for KeepFor if that is longer, from when the first event was accepted. In
@@ -54,11 +54,12 @@ func IdempotencyKey(key string) PublishOption {
 	}
 }
 
-// UntilSettled makes the event's IdempotencyKey unique among pending events: the bus knows the key until the event has settled, and
-// no longer. An event has settled when none of its deliveries is left: each was handled, dropped, or is in a dead letter. While it is
-// pending, the bus does not forget the key, not in memory either; while a replay of it is pending that began before it had settled,
-// neither. A replay does not take a free key again. What is published while the handler runs is a repetition too, even if the handler
-// has read its data before: give such work a key of its own. Without IdempotencyKey, and with KeepFor, it is an *OptionError.
+// UntilSettled makes the event's IdempotencyKey unique among pending events: the bus knows the key until the event has
+// settled, and no longer. An event has settled when none of its deliveries is left: each was handled, dropped, or is in
+// a dead letter. A replay that began before the event settled extends this. In memory too, the bus keeps the key of a
+// pending event. A replay does not take a free key again. An event that is published while the handler runs is a
+// repetition too, even if the handler has already read its data: give such work its own key. Without IdempotencyKey,
+// and with KeepFor, it is an *OptionError.
 func UntilSettled() PublishOption {
 	return func(p publication) publication {
 		p.once.untilSettled = true

@@ -52,10 +52,10 @@ func (o *Outcome) UnmarshalText(text []byte) error {
 
 // Result describes how an event has settled.
 type Result struct {
-	ID EventID `json:"event_id"`
-	// Outcome is the outcome of the dispatch, and Attempts its number of attempts. On a bus with
-	// isolation, Outcome is that of one of the event's dispatches: the first in the order
-	// dead-lettered, cancelled, held, handled, dropped. Attempts is their largest number.
+	ID EventID `json:"event_id"` // the event's id
+	// Outcome is the outcome of the dispatch, and Attempts its number of attempts. If the event has several dispatches,
+	// Outcome is the first of their outcomes in the order dead-lettered, cancelled, held, handled, dropped. Attempts is
+	// then their largest number.
 	Outcome  Outcome `json:"outcome"`
 	Attempts int     `json:"attempts"`
 	// Letters lists the dead letters of the event, including those of deliveries that were split off.
@@ -64,10 +64,10 @@ type Result struct {
 	Held []string `json:"held,omitempty"`
 }
 
-// PublishAndWait publishes an event and waits until it has settled. It waits for the event's delay,
-// its retries and its throttled deliveries, but not for held ones, which Result.Held names. After a nil
-// error every target has handled the event, or drops what it skips; or the outcome is Unrouted or Repeated.
-// Metrics counts what has settled, or is held in memory, before PublishAndWait returns.
+// PublishAndWait publishes an event and waits until it has settled. It waits for the event's delay, its retries and its
+// throttled deliveries, but not for held ones, which Result.Held names. A nil error means that every target handled the
+// event or dropped it by its options, or that the outcome is Unrouted or Repeated. Metrics counts the event's settled
+// and held dispatches before PublishAndWait returns.
 //
 // The context bounds the wait too. If it ends first, the result has only the id, the error is the
 // context's, and the event proceeds. A handler that waits does not count against any concurrency

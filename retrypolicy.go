@@ -58,8 +58,8 @@ type RetryPolicy struct {
 	ExcludeErrors []string `json:"exclude_errors,omitempty"`
 }
 
-// DefaultRetryPolicy returns the policy of a bus without WithRetry: 3 retries after 1 s, 2 s and 4
-// s (at most 30 s), each ±10 %.
+// DefaultRetryPolicy returns the policy of a bus without WithRetry: 3 retries after 1 s, 2 s and 4 s, each ±10 %, with
+// a MaxDelay of 30 s.
 func DefaultRetryPolicy() RetryPolicy {
 	return RetryPolicy{
 		MaxRetries:        3,
@@ -69,9 +69,9 @@ func DefaultRetryPolicy() RetryPolicy {
 	}
 }
 
-// Delay returns the delay before an attempt, without jitter: 0 before attempt 1, and min(BaseDelay
-// × BackoffMultiplier^(attempt−2), MaxDelay) before later ones, or that of Delays. The default policy has 0, 1 s, 2 s,
-// 4 s, 8 s, 16 s, 30 s.
+// Delay returns the delay before an attempt, without jitter. It is 0 before attempt 1, and min(BaseDelay ×
+// BackoffMultiplier^(attempt−2), MaxDelay) before later ones, or the value from Delays. The default policy has 0, 1 s,
+// 2 s, 4 s, 8 s, 16 s, 30 s.
 func (p RetryPolicy) Delay(attempt int) time.Duration {
 	if len(p.Delays) > 0 && attempt > 1 {
 		return p.Delays[min(attempt-2, len(p.Delays)-1)]

@@ -371,6 +371,7 @@ func (t *targets) recordedName(s *Subscription) string {
 
 // Codec encodes the payloads of a bus with a store. Its methods must be safe for concurrent use.
 type Codec interface {
+	// Marshal returns the encoded payload. An error, or a panic, makes Publish return a *PayloadError.
 	Marshal(payload any) ([]byte, error)
 	// Unmarshal decodes data into the value that a pointer points to, as json.Unmarshal does. For any,
 	// maps and lists of any, the bus passes a pointer with an UnmarshalJSON method first, which keeps all

@@ -19,10 +19,10 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash
-// loses nothing. Start dispatches what an earlier process has left unfinished. The bus closes the
-// store at the end of Shutdown, also if it was not started. One store belongs to one bus: New refuses
-// a store that another bus of the process uses, with an *OptionError.
+// WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash loses nothing. Start
+// resumes the unfinished dispatches of earlier processes. The bus closes the store at the end of Shutdown, also if it
+// was not started. One store belongs to one bus: New refuses a store that another bus of the process uses, with an
+// *OptionError.
 //
 // Every subscription needs a name (Named). Payloads must be encodable by the codec, and handlers
 // without Typed receive them encoded: a json.RawMessage with the default codec. WithContextFrom has no
@@ -42,10 +42,10 @@ func WithCodec(codec Codec) Option {
 	})
 }
 
-// WithEncodedPayloads makes a bus in memory encode payloads when they are published, and give handlers what they get with a
-// store: a json.RawMessage, or an EncodedPayload with WithCodec. Use it in tests, and before you change to a store: handlers
-// that are not Typed, payloads that do not encode, and handlers that change the data of a publisher are found. WithPayloadLimit
-// applies. With a store the option changes nothing.
+// WithEncodedPayloads makes a bus in memory encode payloads at publication. Handlers receive the same payloads as with
+// a store: a json.RawMessage, or an EncodedPayload with WithCodec. Use it in tests, and before you add a store. It
+// reveals handlers that are not Typed, payloads that do not encode, and handlers that change data of a publisher.
+// WithPayloadLimit applies. With a store the option changes nothing.
 func WithEncodedPayloads() Option {
 	return option(func(c *config) { c.encodes = true })
 }
@@ -59,14 +59,12 @@ func WithPayloadLimit(bytes int) Option {
 	})
 }
 
-// WithMaxUnsettled bounds the dispatches that a store has and that have not settled: at least 1,
-// without the option there is no bound but the disk. While the store has as many, Publish blocks,
-// or returns a *FullError with RefuseWhenFull, and the bus takes in no events. Without the lease of
-// the store (before Start, on a standby and on a bus WithoutHandlers), Publish returns a *FullError at
-// once, and so does PublishTx on every bus: for these calls the events that wait to be taken in count
-// too. Handlers that publish exceed the bound, and so do replays. A batch larger than the bound waits
-// for an empty store. The bus with the lease does not count deliveries whose subscription is missing
-// (Metrics.Orphaned): nothing would ever settle them.
+// WithMaxUnsettled bounds the dispatches in a store that have not settled. It is at least 1; without the option, only
+// the disk bounds them. While the store has as many, Publish blocks, or returns a *FullError with RefuseWhenFull, and
+// the bus takes in no events. Without the lease (before Start, on a standby, and on a bus WithoutHandlers), Publish
+// returns a *FullError at once, as PublishTx does on every bus. For these calls, incoming events count too. Handlers
+// that publish, and replays, exceed the bound. A batch larger than the bound waits for an empty store. The bus with the
+// lease does not count deliveries whose subscription is missing (Metrics.Orphaned): they would take the room for ever.
 func WithMaxUnsettled(n int) Option {
 	return option(func(c *config) {
 		c.refuseIf(n < 1, "WithMaxUnsettled", n, "must be at least 1; leave the option out for no bound")
@@ -74,11 +72,11 @@ func WithMaxUnsettled(n int) Option {
 	})
 }
 
-// WithMaxUnconfirmed bounds what the bus has submitted to the store and the store has not confirmed:
-// the number of records, and their payloads in bytes, 65,536 and 64 MiB by default, each at least 1.
-// Beyond it, publications and replays wait in their order, those of handlers too, and those larger than
-// the bound until no other is outstanding. The end of their context is then a refusal, a *FullError that matches
-// ErrStoreFailed: the store has nothing of them. All other changes count too, and never wait.
+// WithMaxUnconfirmed bounds the changes that the store has not confirmed: the number of their records, and the bytes of
+// their payloads. The defaults are 65,536 and 64 MiB, and each is at least 1. Beyond a bound, publications and replays
+// wait in their order, also in handlers. A publication larger than a bound waits until no other is outstanding. If its
+// context ends first, Publish returns a *FullError that matches ErrStoreFailed, and the store has no part of the event.
+// All other changes count too, and never wait.
 func WithMaxUnconfirmed(records, bytes int) Option {
 	return option(func(c *config) {
 		c.refuseIf(records < 1, "WithMaxUnconfirmed", records, "the records must be at least 1; leave the option out for 65,536")
@@ -87,8 +85,8 @@ func WithMaxUnconfirmed(records, bytes int) Option {
 	})
 }
 
-// WithIdempotencyWindow sets how long the bus remembers an IdempotencyKey, and a store an id that was given with the option ID,
-// from the publication: 24 hours by default. More than 0. In memory, ids are bounded by their number only.
+// WithIdempotencyWindow sets how long after the publication the bus remembers an IdempotencyKey, and a store an id of
+// the option ID. The default is 24 hours. More than 0. In memory, ids are bounded by their number only.
 func WithIdempotencyWindow(d time.Duration) Option {
 	return option(func(c *config) {
 		c.refuseIf(d <= 0, "WithIdempotencyWindow", d, "must be more than 0")
@@ -98,11 +96,11 @@ func WithIdempotencyWindow(d time.Duration) Option {
 
 // WithStandby makes Start wait while another process has the lease of the store. That process dispatches events, and
 // this bus is a standby. A standby publishes, schedules, cancels, pauses and answers questions. The bus with the lease
-// dispatches the events of a standby. When that bus shuts down, or its process ends, one of the standbys acquires the
-// lease, and its Start returns.
+// dispatches the events of a standby. When that bus shuts down, or its process ends, a standby acquires the lease, and
+// its Start returns.
 //
-// The bus with the lease also hands the lease over to a standby that started later and has all of its subscriptions and
-// more, once for each standby: the newest version of the program routes. The old holder becomes a standby.
+// The bus with the lease also hands it over to a standby that started later and has all of its subscriptions and more.
+// So the newest version of the program routes. It does this once for each standby, and becomes a standby itself.
 //
 // A bus that loses its lease becomes a standby too, and cancels its running calls with the cause ErrLeaseLost. The
 // documentation of the store says how a lease can be lost.
@@ -124,15 +122,15 @@ func (c *config) checkStandby() error {
 	return nil
 }
 
-// WithoutHandlers makes a bus for a tool: a command, or an admin page, in another process than the bus
-// that runs the handlers, or while none runs. It needs a store. Use its Publish, DLQ, Event, Dispatches, Audit, Catalog and Cancel, and the directives of Subscription. Subscribe and Start
-// return ErrNoHandlers. Shutdown closes the store.
+// WithoutHandlers makes a bus for a tool, such as a command or an admin page. The bus that runs the handlers may run in
+// another process, or not run. The option needs a store. Use its Publish, DLQ, Event, Dispatches, Audit, Catalog and
+// Cancel, and the directives of Subscription. Subscribe and Start return ErrNoHandlers. Shutdown closes the store.
 //
-// The tool does not know the subscriptions. A replay opens a dispatch for the names in the letter. If
-// one of them does not exist in the bus that runs the handlers, its delivery waits there, as after a
-// restart, and the replay returns no ErrNoSubscription. Subscription returns a handle for any name: its
-// directives, such as Pause, and Cancel are carried out by the bus that has the lease, within 250 ms. If none has it,
-// the tool acquires it for as long as that takes. Events that the tool publishes are routed by the bus with the lease.
+// The tool does not know the subscriptions. A replay opens a dispatch for the names in the letter. A delivery to a name
+// that the bus with the handlers does not have waits there, and the replay returns no ErrNoSubscription. Subscription
+// returns a handle for any name. The bus with the lease carries out its directives, such as Pause, and Cancel, within
+// 250 ms. If no process has the lease, the tool holds it for the duration of the call. Events that the tool publishes
+// are routed by the bus with the lease.
 func WithoutHandlers() Option {
 	return option(func(c *config) { c.tool = true })
 }

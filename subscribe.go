@@ -56,10 +56,9 @@ type Subscription struct {
 
 // Subscribe registers a handler for the events that match a pattern and are published from now on.
 //
-// A pattern is a dotted glob: * matches one segment or a part of one ("user.*", "user.cre*"), **
-// any number of segments, ? one character, [ab], [!ab] and [a-z] one of a class, {a,b}
-// alternatives. "*" and the empty pattern match every type. An event visits its subscriptions in
-// the order of their Subscribe calls.
+// A pattern is a dotted glob. * matches one segment or a part of it ("user.*", "user.cre*"), and ** any number of
+// segments. ? matches one character, [ab], [!ab] and [a-z] match a class, and {a,b} alternatives. "*" and the empty
+// pattern match every type. An event visits its subscriptions in the order of their Subscribe calls.
 //
 // Subscribe does not block, and may be called at any time, also from handlers. It changes nothing
 // if it returns an error.
@@ -192,8 +191,8 @@ func (s *Subscription) MadeAt() string {
 }
 
 // Unsubscribe ends the subscription. After it has returned, no call of the handler begins. It does not wait for running
-// calls. Events that have not reached the handler are dead-lettered with the reason unsubscribed: held ones now, retrying
-// ones and those for later when they are due. The name becomes free. Further calls do nothing.
+// calls. Events that have not reached the handler are dead-lettered with the reason unsubscribed: held ones now,
+// scheduled and retrying ones when they are due. The name becomes free. Further calls do nothing.
 func (s *Subscription) Unsubscribe() {
 	if s == nil || s.bus == nil || s.bus.config.tool {
 		return

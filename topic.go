@@ -11,23 +11,23 @@ import (
 	"github.com/surebus/eventbus/internal/route"
 )
 
-// Topic binds an event type to the Go type of its payloads: the compiler checks what is published and handled.
+// Topic binds an event type to the Go type of its payloads: the compiler checks publishers and handlers.
 //
 //	var OrderPlaced = eventbus.NewTopic[Order]("order.placed")
 //
-// A topic belongs to no bus, has no state, and is safe for concurrent use. Declare topics as variables of a package: they are
-// for the program's life. On one bus, a name has one Go type: Order and *Order are two. The first method that is called with
-// a valid name fixes it, also if it fails for another reason. A method of a topic of the same name and another type returns
-// a *TopicError and does nothing. A bus knows at most 10,000 names; a method with one more returns a *TopicError.
-// Bus.Publish and Bus.Subscribe do not look at topics.
+// A topic belongs to no bus, has no state, and is safe for concurrent use. Declare topics as variables of a package:
+// they are for the program's life. On one bus, a name has one Go type: Order and *Order are two. The first method that
+// is called with a valid name fixes it, also if it fails for another reason. A method of a topic of the same name and
+// another type returns a *TopicError and does nothing. A bus knows at most 10,000 names; a method with one more returns
+// a *TopicError. Bus.Publish and Bus.Subscribe do not check topics.
 //
 // The name may be a pattern ("order.*"). Such a topic subscribes only.
 type Topic[T any] struct {
 	name string
 }
 
-// NewTopic returns a topic. It does not check the name: the methods do. Those that publish return an *EventError for an
-// invalid type, and Subscribe returns a *PatternError for an invalid pattern.
+// NewTopic returns a topic. It does not check the name: the methods do. Methods that publish return an *EventError for
+// an invalid type. Subscribe returns a *PatternError for an invalid pattern.
 func NewTopic[T any](name string) Topic[T] { return Topic[T]{name} }
 
 // Name returns the event type, or the pattern, that was passed to NewTopic.
@@ -67,9 +67,9 @@ func (t Topic[T]) Emit(ctx context.Context, payload T, opts ...PublishOption) (E
 	return Emit(ctx, t.name, payload, opts...)
 }
 
-// Subscribe is Bus.Subscribe with the topic's name as the pattern, and a handler made by Typed: it receives payloads of other
-// publishers, too, if they convert to a T. FromContext has the event.
-// Errors: those of Bus.Subscribe, and *TopicError.
+// Subscribe is Bus.Subscribe with the topic's name as the pattern and a Typed handler. The handler also receives
+// payloads of other publishers, if they convert to a T. FromContext has the event. Errors: those of Bus.Subscribe, and
+// *TopicError.
 func (t Topic[T]) Subscribe(bus *Bus, handle func(ctx context.Context, payload T) error, opts ...SubscribeOption) (*Subscription, error) {
 	if err := t.bind(bus, isPattern); err != nil {
 		return nil, fmt.Errorf("Subscribe(%q): %w", shorten(t.name), err)
@@ -100,6 +100,7 @@ type TopicError struct {
 	Reason string // what is wrong, and what would be right
 }
 
+// Error returns the text of the error.
 func (e *TopicError) Error() string {
 	return fmt.Sprintf("eventbus: invalid topic %q of %s: %s", e.Topic, e.Type, e.Reason)
 }

@@ -16,15 +16,15 @@ import (
 // PublishTx publishes an event in a transaction of the caller: the event exists if and only if the caller commits. It
 // returns the id before that. The store says which types of transactions it takes: store/sqlite takes a *sql.Tx on its file.
 //
-// The bus with the lease takes the event in after the commit, usually within milliseconds, and routes it then: to the
-// subscriptions that match in this bus now, and to its own that match then. Acceptance, the window of an id and MaxElapsed
-// count from there. The payload is encoded now. In one process, Publish keeps the order of a key: it comes behind the events
-// of the key whose transactions were committed before.
+// The bus with the lease takes the event in after the commit, usually within milliseconds, and routes it. The event
+// goes to the subscriptions of this bus that match now, and to those of the bus with the lease that match then.
+// Acceptance, the window of an id and MaxElapsed count from the take-in. The payload is encoded now. In one process,
+// Publish keeps the order of a key: it comes behind the events of the key whose transactions were committed before.
 //
-// With store/sqlite, the commits of the bus wait for the transaction: keep it short. Until it has ended, a Publish with the
-// same context, or in the handler that began it, is ErrWouldDeadlock. Give each transaction outside a handler a context of
-// its own that can end: with context.Background such a Publish waits for WithLockWait, and with a context that goroutines
-// share, unrelated ones get ErrWouldDeadlock.
+// With store/sqlite, the commits of the bus wait for the transaction: keep it short. Until it has ended, a Publish with
+// the same context, or in the handler that began it, is ErrWouldDeadlock. Outside a handler, use a separate context
+// that can end for each transaction. With context.Background, such a Publish waits for WithLockWait. With a context
+// that goroutines share, unrelated calls of Publish return ErrWouldDeadlock.
 //
 // PublishTx only inserts rows, with the caller's connection. It blocks as an insert does, and ctx bounds it. It works
 // before Start, on a standby and on a bus WithoutHandlers. In a handler it does what Publish does: the event exists when the
@@ -62,10 +62,10 @@ func (b *Bus) publishTx(ctx context.Context, tx any, eventType string, payload a
 	return d.id, nil
 }
 
-// InTx runs the handler in a transaction of the store's database, which also records that the subscription has handled the
-// event. What the handler does in the transaction happens once: a retry after a crash, a timeout or an unknown outcome finds
-// the record and succeeds without a call of the handler. Of store/postgres, postgres.Tx returns the transaction from the
-// handler's context. What the handler does elsewhere may happen more than once, as without InTx.
+// InTx runs the handler in a transaction of the store's database, which also records that the subscription has handled
+// the event. The handler's effects in the transaction happen once: a retry after a crash, a timeout or an unknown
+// outcome finds the record and succeeds without a call of the handler. With store/postgres, postgres.Tx returns the
+// transaction from the handler's context. Effects outside of it may happen more than once.
 //
 // The bus commits when the handler has returned nil, and rolls back after an error, a panic and the timeout. A commit that
 // fails is a failed attempt. ReplayEdited runs the handler again, other replays of an event that it has handled do not. The
