@@ -1,57 +1,69 @@
-// Package eventbus is an in-process event bus for monoliths that loses no accepted
-// event: every subscription that matched either handles the event or is named in a
-// dead letter with all its failures.
+// Package eventbus is an in-process event bus for Go monoliths that loses no accepted event.
 //
-// # Usage
+//	bus, err := eventbus.New()
+//	if err != nil {
+//		return err
+//	}
+//	_, err = bus.Subscribe("order.*", func(ctx context.Context, e eventbus.Event) error {
+//		return send(ctx, e.Payload.(Order)) // after an error the bus retries
+//	}, eventbus.Named("mail"))
+//	if err != nil {
+//		return err
+//	}
+//	if err := bus.Start(ctx); err != nil {
+//		return err
+//	}
+//	if _, err := bus.Publish(ctx, "order.placed", order); err != nil {
+//		return err
+//	}
+//	return bus.Shutdown(ctx) // waits until the events are handled
 //
-// Services subscribe with glob patterns, domain code publishes:
+// When [Bus.Publish] returns nil, each matching subscription either handles the event, or a [DeadLetter]
+// names the subscription and has all failures.
 //
-//	bus, err := eventbus.New(eventbus.WithLogger(log))
-//	sub, err := bus.Subscribe("order.*", handle, eventbus.Named("billing"))
-//	err = bus.Start(ctx)
-//	id, err := bus.Publish(ctx, "order.placed", order)
-//	err = bus.Shutdown(ctx)
+// # Subscriptions
 //
-// A handler is a func(context.Context, Event) error. [Typed] returns one for a function that takes
-// the payload's type, and a [Topic] binds an event type to a Go type for both ends. A pattern is a
-// dotted glob: * matches one segment or a part of one, ** any number of segments, ? one character,
-// [a-z] a class, {a,b} alternatives. "*" alone matches every type.
+// A handler is a func(context.Context, Event) error. [Typed] makes a handler of a function that takes
+// the payload's type. A [Topic] binds an event type to a Go type for publishers and handlers.
+//
+// A pattern is a dotted glob: * matches one segment or a part of it, ** any number of segments, and ?
+// one character. [a-z] matches a class of characters, and {a,b} alternatives. "*" alone matches every type.
 //
 // # Delivery
 //
-// When [Bus.Publish] returns nil, the event is queued for the subscriptions that match its type at
-// that moment. The event's handlers run one after the other, in the order of their Subscribe calls.
-// Different events run concurrently, in no order, up to [WithConcurrency]. [Concurrency] limits one
-// subscription. The queue is bounded: when it is full, Publish blocks, or returns [ErrQueueFull]
-// with [RefuseWhenFull]. A handler that publishes never blocks. [Bus.PublishAndWait] returns when
-// the event has settled. [Bus.PublishBatch] accepts all events or none.
+// [Bus.Publish] queues the event for the subscriptions that match its type at that moment. The handlers
+// of an event run one after the other, in the order of their Subscribe calls. Different events run
+// concurrently, in no order, up to [WithConcurrency]. [Concurrency] limits one subscription. With
+// [WithIsolation], each subscription has its own dispatch of an event, and none waits for another.
 //
-// [Emit] publishes in a handler, if and only if the handler succeeds: its retries publish nothing twice.
+// The queue is bounded: when it is full, Publish blocks, or returns [ErrQueueFull] with [RefuseWhenFull].
+// A handler that publishes never blocks. [Bus.PublishAndWait] returns when the event has settled.
+// [Bus.PublishBatch] accepts all events or none. [Emit] publishes in a handler, if and only if the handler
+// succeeds.
 //
-// Events with the same [Key] are dispatched strictly one after another, including their retries.
-// With [WithIsolation], every matching subscription has its own dispatch, and none waits for
-// another. [IdempotencyKey] makes a publication happen once, and so does [ID]. [After] and [At] delay
-// an event, and [Bus.Cancel] cancels it until it is due. An event with [ExpiresIn] is not handled after that.
+// The bus dispatches events with the same [Key] strictly one after another, including their retries.
+// With [IdempotencyKey] or [ID], a repeated publication has no effect. [After] and [At] delay an event, and
+// [Bus.Cancel] ends it. From the instant of [ExpiresAt] on, no call of a handler begins for an event.
 //
-// By default the bus is in memory: these promises hold within the process, and within the capacity
-// of the dead letter queue. With a store they hold beyond it.
+// By default the bus is in memory: it keeps these promises while the process lives, and for as many dead
+// letters as [WithDeadLetterCapacity] allows. With a store it keeps them beyond that.
 //
 // # Durability
 //
-// [WithStore] makes the bus durable. When Publish returns nil, the store has the event, and a crash
-// of the process at any instant loses nothing. [Bus.Start] continues what an earlier process has left:
-// queued events, retries with their due times and attempts, scheduled events and parked deliveries.
-// Dead letters are in the store too. Package store/sqlite, a module of its own, has a store in one
-// file.
+// [WithStore] makes the bus durable. When Publish returns nil, the store has the event, and a crash of the
+// process at any instant loses nothing. [Bus.Start] resumes the work of an earlier process: queued events,
+// retries with their due times and attempts, scheduled events and parked deliveries. Dead letters are in
+// the store too. Package store/sqlite stores events in a file, and store/postgres on a server. Each is a
+// module of its own.
 //
 //	store, err := sqlite.Open(ctx, "events.db")
 //	bus, err := eventbus.New(eventbus.WithStore(store))
 //
-// Handlers differ from those of a bus in memory:
+// A bus with a store differs from a bus in memory:
 //
 //   - A subscription needs a name ([Named]), by which a later process finds its deliveries. Subscribe
 //     before Start.
-//   - Payloads are encoded: as JSON, or by [WithCodec]. [Typed] decodes them. Other handlers receive
+//   - The bus encodes payloads as JSON, or by [WithCodec]. [Typed] decodes them. Other handlers receive
 //     an [encoding/json.RawMessage]. Publish rejects a payload that cannot be encoded with a
 //     [*PayloadError].
 //   - [WithContextFrom] has no effect. [WithMetadataFrom] copies values of the context passed to Publish
@@ -62,18 +74,19 @@
 //     [Formerly] adopts an earlier name.
 //   - An event that kills the process repeatedly becomes a dead letter with [ReasonCrash].
 //
-// The disk is the queue: Publish does not wait for memory. [WithMaxUnsettled] bounds what the store
-// has. Directives of operators ([Subscription.Pause], [Subscription.HoldUntil],
-// [Subscription.Trip]) are in the store, too, and so is the [Catalog] of subscriptions.
+// The disk is the queue: Publish does not wait for memory. [WithMaxUnsettled] bounds the dispatches in
+// the store. The store also keeps the directives of operators ([Subscription.Pause],
+// [Subscription.HoldUntil], [Subscription.Trip]) and the [Catalog] of subscriptions.
 //
-// Several processes may use one store. One bus has its lease and dispatches. [WithStandby] makes [Bus.Start] wait for
-// the lease. Without the lease, a bus publishes, and the bus with the lease routes its events. [Bus.PublishTx] publishes in a
-// transaction of the caller: with store/sqlite, a *sql.Tx on the store's file.
+// Several processes may use one store. One bus has its lease and dispatches. [WithStandby] makes
+// [Bus.Start] wait for the lease. A bus without the lease can publish, and the bus with the lease routes
+// its events. [Bus.PublishTx] publishes in a transaction of the caller: with store/sqlite, a *sql.Tx on the
+// store's file.
 //
 // If the store fails during a commit, or the context of Publish ends, the outcome is unknown: Publish
-// returns an [*IndeterminateError]. Publish again with its ID: the bus accepts the event once. After
+// returns an [*IndeterminateError]. Publish the event again with its ID: the bus accepts it once. After
 // a failure the bus reopens the store and continues. [Bus.Shutdown] waits for running handlers, and leaves
-// the rest to the store; [Bus.Drain] waits for it.
+// the rest in the store. [Bus.Drain] waits for all of it.
 //
 // # Options
 //
@@ -112,9 +125,9 @@
 // Options of operators' calls:
 //
 //   - Who, why, from where: [By], [Because], [FromRequest]
-//   - Bulk operations on dead letters: [Rate], [DryRun], [StopAfter], [OnProgress]
+//   - Bulk operations: [Rate], [DryRun], [StopAfter], [OnProgress]
 //   - An event that has not settled: [OfSubscription], [Probe]
-//   - The end of a name: [DropRetired]
+//   - Ending a name: [DropRetired]
 //
 // # The way of an event
 //
@@ -134,45 +147,46 @@
 // # Failure handling
 //
 // A handler fails when it returns an error, panics, exits its goroutine, or exceeds its [Timeout].
-// After a timeout the bus cancels the handler and abandons it. The first failure ends the attempt.
-// The next attempt starts, after a delay, at the subscription that failed: those that succeeded do
-// not run again. Attempts are counted per event. The policy has the most permissive value of each
-// limit and delay among the subscriptions' overrides, and [Bus.Explain] shows it. A waiting retry
-// holds no goroutine. Handlers control their retries with [Permanent], [RetryAfter], [Snooze] and [Throttle].
-// [RetryRules] give kinds of errors their own budgets and delays.
+// After a timeout the bus cancels the context of the handler and abandons the call. The first failure ends
+// the attempt. The next attempt starts, after a delay, at the subscription that failed: subscriptions that
+// succeeded do not run again. A waiting retry holds no goroutine.
+//
+// Attempts are counted per event. The policy has the most permissive value of each limit and delay among
+// the subscriptions' overrides, and [Bus.Explain] shows it. Handlers control their retries with
+// [Permanent], [RetryAfter], [Snooze] and [Throttle]. [RetryRules] set budgets and delays for kinds of errors.
 //
 // Each subscription has a circuit. It opens when more than half of at least four events of the last
-// minute failed there. The subscription is then skipped for 30 seconds. After that, one delivery at
+// minute failed there. The bus then skips the subscription for 30 seconds. After that, one delivery at
 // a time probes. A skipped delivery spends no attempt, and the event's other subscriptions proceed.
 // Skipped deliveries are held and resume, oldest first, when the circuit admits them;
 // [DeadLetterWhenOpen] and [DropWhenOpen] choose otherwise. Operators use [Subscription.Pause],
 // [Subscription.HoldUntil], [Subscription.Trip] and their counterparts.
 //
-// An event that is not retried becomes a [DeadLetter] with the event, the reason and
-// every failure. [Bus.DLQ] lists, replays and purges letters. A replay goes to the
-// subscriptions that did not succeed, with fresh attempts. [Bus.OnDeadLetter] registers a handler for letters: the
-// last step of a story.
+// An event that is not retried becomes a [DeadLetter] with the event, the reason and every failure.
+// [Bus.DLQ] lists, replays and purges letters. A replay goes to the subscriptions that did not succeed,
+// with fresh attempts. [Bus.OnDeadLetter] registers a handler for letters.
 //
 // # Observability
 //
-// Every failed attempt is a warn entry with the fields event_id, event_type,
-// subscription_id, attempt, max_attempts (0 for unlimited), delay_ms (0 after the
-// last) and error. A dead letter is one error entry, with its reason. Payloads are not
-// logged. Without [WithLogger] and [WithSlog], warnings and errors go to stderr. [Bus.Metrics] has
-// counters per type, per subscription and for the bus, what the store has, and a [Ledger] that
-// balances. [Bus.Observe] adds an [Observer] while the bus runs. [Bus.Event] returns what became of an
-// event, and [Bus.Dispatches] what has not settled.
+// Each failed attempt is a warn entry in the log with the fields event_id, event_type, subscription_id,
+// attempt, max_attempts (0 for unlimited), delay_ms (0 after the last) and error. Each dead letter is an
+// error entry, with its reason. The bus does not log payloads. Without [WithLogger] and [WithSlog], warnings
+// and errors go to stderr.
+//
+// [Bus.Metrics] has counters per type, per subscription and for the bus, the counts of the store, and a
+// [Ledger] that balances. [Bus.Observe] adds an [Observer] to a running bus. [Bus.Event] returns what became
+// of an event, and [Bus.Dispatches] lists the dispatches that have not settled.
 //
 // # JSON
 //
-// [Metrics], [DeadLetter], [LetterPage], [LetterGroup], [EventStatus], [Plan], the reports and what observers
-// receive have a stable form for encoding/json. Names are in snake_case. Times are RFC 3339 in UTC with
-// nanoseconds, and a zero time is left out. Durations are integers: nanoseconds. Constants are the texts
-// of their String methods. Fields of type error and functions are left out.
+// [Metrics], [DeadLetter], [LetterPage], [LetterGroup], [EventStatus], [Plan], the reports and the arguments
+// of observers have a stable form for encoding/json. Names are in snake_case. Times are RFC 3339 in UTC with
+// nanoseconds, and zero times are omitted. Durations are integers: nanoseconds. Constants are the texts
+// of their String methods. Fields of type error and functions are omitted.
 //
 // # Testing
 //
-// Every observable time comes from the injected clock. Tests use the real clock
-// under [testing/synctest], where a retry after 30 seconds takes no time, or a
-// clock.Mock of github.com/benbjohnson/clock. Package eventbustest is the test kit.
+// Package eventbustest is the test kit. Every observable time comes from the injected clock. Tests use the
+// real clock under [testing/synctest], where a retry after 30 seconds takes no time, or a clock.Mock of
+// github.com/benbjohnson/clock.
 package eventbus

@@ -51,6 +51,40 @@ func Example() {
 	// Output: a mail about order.placed o-17
 }
 
+// The package comment begins with these lines.
+func Example_packageComment() {
+	ctx := context.Background()
+	type Order struct{ ID string }
+	order := Order{ID: "o-17"}
+	send := func(_ context.Context, o Order) error {
+		fmt.Println("mail about", o.ID)
+		return nil
+	}
+	run := func() error {
+		bus, err := eventbus.New()
+		if err != nil {
+			return err
+		}
+		_, err = bus.Subscribe("order.*", func(ctx context.Context, e eventbus.Event) error {
+			return send(ctx, e.Payload.(Order)) // after an error the bus retries
+		}, eventbus.Named("mail"))
+		if err != nil {
+			return err
+		}
+		if err := bus.Start(ctx); err != nil {
+			return err
+		}
+		if _, err := bus.Publish(ctx, "order.placed", order); err != nil {
+			return err
+		}
+		return bus.Shutdown(ctx) // waits until the events are handled
+	}
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+	// Output: mail about o-17
+}
+
 // Patterns are dotted globs. An event visits the subscriptions that match it in
 // the order in which they were made.
 func ExampleBus_Subscribe() {

@@ -38,3 +38,27 @@ func TestDesign_NamesWhatIs(t *testing.T) {
 		require.True(t, found, "DESIGN.md names %s", file[1])
 	}
 }
+
+// The package comment begins with code, and this code runs: it is a part of an example.
+func TestDoc_BeginsWithAnExampleThatRuns(t *testing.T) {
+	data, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	before, rest, found := strings.Cut(string(data), "\n//\t")
+	require.True(t, found)
+	require.LessOrEqual(t, strings.Count(before, "\n"), 5, "lines before the code")
+	var code []string
+	for line := range strings.Lines("//\t" + rest) {
+		text, inside := strings.CutPrefix(line, "//\t")
+		if !inside {
+			break
+		}
+		code = append(code, strings.TrimSpace(text))
+	}
+	examples, err := os.ReadFile("example_test.go")
+	require.NoError(t, err)
+	lines := strings.Split(string(examples), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	require.Contains(t, strings.Join(lines, "\n"), strings.Join(code, "\n"))
+}
