@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Action is what a request does. Every route has one.
+// Action names what a request does, for an Authorizer. Every route has one.
 type Action string
 
 // The actions. All but ActionView and ActionViewPayload change the bus.
@@ -22,8 +22,8 @@ const (
 	ActionPurge       Action = "purge"
 	ActionControl     Action = "control" // pause, resume, hold, trip and reset a subscription
 	ActionCancel      Action = "cancel"  // cancel an event that has not settled
-	ActionRetry       Action = "retry"   // let an event go on that waits
-	ActionGiveUp      Action = "give_up" // turn an event that waits into dead letters
+	ActionRetry       Action = "retry"   // end the wait of an event for its retry
+	ActionGiveUp      Action = "give_up" // turn a waiting event into dead letters
 	ActionRetire      Action = "retire"  // end the name of a subscription, with its deliveries
 )
 
@@ -40,7 +40,7 @@ func (a Action) changes() bool { return a != ActionView && a != ActionViewPayloa
 
 // Principal is the operator on whose behalf a request is made.
 type Principal struct {
-	// Name is in the audit of what the operator does: up to 255 bytes of UTF-8 without control characters, not empty.
+	// Name is the operator's name in the audit: 1 to 255 bytes of UTF-8 without control characters.
 	Name string
 }
 
@@ -68,6 +68,7 @@ type ChallengeError struct {
 	Challenge string // the WWW-Authenticate header of the answer: `Basic realm="eventbus"`
 }
 
+// Error returns the text of the error.
 func (e *ChallengeError) Error() string { return ErrUnauthenticated.Error() }
 
 // Is reports whether target is ErrUnauthenticated.
@@ -78,6 +79,7 @@ type RateLimitError struct {
 	RetryAfter time.Duration // until the next attempt is accepted
 }
 
+// Error returns the text of the error.
 func (e *RateLimitError) Error() string {
 	return "admin: too many failed logins; try again in " + strconv.Itoa(e.seconds()) + " s"
 }

@@ -12,7 +12,7 @@ import (
 
 // Cause is a group of dead letters, with how it grows.
 type Cause struct {
-	Group eventbus.LetterGroup `json:"group"`
+	Group eventbus.LetterGroup `json:"group"` // the group of letters
 	// Last5Minutes and LastHour are the numbers of letters that died in these times.
 	Last5Minutes int `json:"last_5_minutes"`
 	LastHour     int `json:"last_hour"`

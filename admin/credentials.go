@@ -12,11 +12,11 @@ import (
 // minToken is the least length of a bearer token, in bytes.
 const minToken = 16
 
-// Operator is someone who has a password or a token.
+// Operator has the credentials and the permissions of an operator.
 type Operator struct {
-	Name    string   // of the Principal
+	Name    string   // the name of the Principal
 	Secret  string   // the password, or the token
-	Actions []Action // that the operator may perform; nil: all
+	Actions []Action // the permitted actions; nil permits all
 }
 
 // BasicAuth returns an authorizer for operators with a name and a password. Serve over TLS only: the browser
@@ -27,8 +27,8 @@ type Operator struct {
 // first 64 bits of an IPv6 address. A peer without failures gets in at once with the right password, however many
 // others fail. 65,536 peers are counted, which takes about 10 MB.
 //
-// Behind a proxy, all clients are one peer, and one who guesses locks out the others: let a handler in front of this
-// one set Request.RemoteAddr from a header that the proxy overwrites.
+// Behind a proxy, all clients are one peer, so an attacker locks out the others. Use a handler in front that sets
+// Request.RemoteAddr from a header that the proxy overwrites.
 //
 // Errors: an *eventbus.OptionError without operators, for a repeated or invalid name, an unknown action, and
 // an empty password, such as one from an unset environment variable.
@@ -41,8 +41,9 @@ func BasicAuth(operators ...Operator) (Authorizer, error) {
 		})
 }
 
-// BearerToken returns an authorizer for programs that send "Authorization: Bearer TOKEN". It is as BasicAuth
-// otherwise. A token has at least 16 bytes.
+// BearerToken returns an authorizer for programs that send "Authorization: Bearer TOKEN". A token has at least 16
+// bytes. Comparisons and rate limits work as in BasicAuth: after 5 failures a peer gets a *RateLimitError, and one
+// attempt each second.
 //
 // Errors: those of BasicAuth, and an *eventbus.OptionError for a token that is too short.
 func BearerToken(operators ...Operator) (Authorizer, error) {

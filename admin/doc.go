@@ -1,29 +1,32 @@
-// Package admin serves what operators need of an event bus over HTTP: dead letters, subscriptions, events and the audit,
-// as pages for browsers, and as a JSON API under /api/v1.
-//
-// # Usage
+// Package admin serves an event bus to its operators over HTTP: dead letters, subscriptions, events and the audit, as
+// pages for browsers and as a JSON API under /api/v1.
 //
 //	authorize, err := admin.BasicAuth(admin.Operator{Name: "anna", Secret: os.Getenv("ADMIN_PASSWORD")})
+//	if err != nil {
+//		return err
+//	}
 //	handler, err := admin.New(bus, admin.WithPrefix("/admin"), admin.WithHosts("shop.example.com"), admin.WithAuthorizer(authorize))
+//	if err != nil {
+//		return err
+//	}
 //	mux.Handle("/admin/", handler)
 //
-// The handler needs no other route and no middleware. It does not listen. Give your http.Server timeouts:
-// ReadHeaderTimeout, IdleTimeout and MaxHeaderBytes. Live pages are long requests, so leave WriteTimeout 0: the handler
-// bounds its writes itself. Shut the bus down before the server, or the server waits for live pages.
+// The handler needs no other route and no middleware, and does not listen itself. Give your http.Server timeouts:
+// ReadHeaderTimeout, IdleTimeout and MaxHeaderBytes. Leave WriteTimeout 0, because live pages are long requests: the
+// handler bounds its writes itself. Shut the bus down before the server. Otherwise the server waits for live pages.
 //
 // # Security
 //
 // Without options, the handler serves loopback peers under the names localhost, 127.0.0.1 and [::1], shows no
-// payloads, and changes nothing. WithAuthorizer decides for each request and Action who may do what. WithHosts adds
-// host names. ReadOnly wins over every authorizer. Use TLS: browsers send passwords with each request, and send no
-// usable origin without it.
+// payloads, and changes nothing. WithAuthorizer sets who may perform which Action. WithHosts adds host names. ReadOnly
+// overrides every authorizer. Use TLS: browsers send passwords with each request, and send no usable origin without TLS.
 //
-// Changes from other sites are refused, as are forms without an origin. The audit of the bus has every change and
+// The handler rejects changes from other sites, and forms without an origin. The audit of the bus has every change and
 // every denied change with the operator, the address and the request id, before the change happens.
 //
-// Answers have no payload, but its size and a hash. Operators with ActionViewPayload read one payload at a time, or an export.
-// WithRedactor changes the texts that handlers and events bring along. Answers to errors have a stable Code, and the
-// request id of the log.
+// Answers have the size and a hash of a payload, but not the payload. Operators with ActionViewPayload read one payload
+// at a time, or an export. WithRedactor replaces texts of handlers and events. Error answers have a stable Code, and
+// the request id of the log.
 //
 // # Limits
 //
@@ -33,30 +36,32 @@
 //
 // # Pages
 //
-// The pages work without JavaScript. The address of a list has its filters, so a link can be shared. Pages offer only what the
-// operator may do, and have at most 100 KB besides a payload. Characters that cannot be seen are shown as escapes.
+// The pages work without JavaScript. The address of a list contains its filters, so operators can share links. Pages
+// offer only the actions that the operator may perform. They have at most 100 KB besides a payload. Invisible
+// characters are shown as escapes.
 //
-// The overview has a line for each cause of dead letters, with its growth and a link to its replay, and what else needs
-// attention. The navigation counts both. All figures of a page are of one time.
+// The overview has a line for each cause of dead letters, with its growth and a link to its replay. It also lists other
+// conditions that need attention. The navigation counts both. All figures of a page belong to one instant.
 //
-// Subscriptions have charts of an hour by minutes and of a day by quarters of an hour. They begin with the handler, are in memory, and
-// are kept for the first 1,000 subscriptions, in about 6 KB each.
+// Subscriptions have charts of an hour by minutes and of a day by quarters of an hour. The charts begin when the handler
+// is made, and are in memory: about 6 KB for each of the first 1,000 subscriptions.
 //
 // # Live pages
 //
-// A small script renews pages that show figures once a second, marks what has changed, and says when the connection is lost. A page
-// that is hidden has no connection. Asked for with Accept: text/event-stream, such a page is the stream of its content.
+// A small script renews pages with figures once a second, marks changes, and shows when the connection is lost. A
+// hidden page has no connection. A request with Accept: text/event-stream receives such a page as a stream.
 //
-// 256 streams are open at a time. When all are taken, an operator gets one of those of the operator who has most. One who may
-// change something gets up to 64 of those who may only look. A stream ends within 10 s when its credentials are no longer valid.
-// Rendering has a bounded share of the time: many different pages, and pages that are expensive to
-// render, are renewed less often.
+// At most 256 streams are open at a time. When all are in use, a further operator takes a stream of the operator with
+// most streams. Operators who may change something take up to 64 streams of operators who may only view. A stream ends
+// within 10 s when its credentials become invalid. Rendering has a bounded share of the time: many different or
+// expensive pages are renewed less often.
 //
 // # Bulk operations
 //
-// POST /api/v1/operations replays or purges the letters that match a query, or cancels, retries or gives up the events. It states the number of letters that the operator has
-// seen in the preview, and does not begin if another number matches. The letters are fixed by the query's until: send the
-// newest of the preview, so that letters that die later do not change the number. Events are fixed by published_until. They settle
-// meanwhile, so only a larger number than the stated one is refused. The
-// operation runs in the process, whatever becomes of the request, until it is done, cancelled, or the bus is shut down.
+// POST /api/v1/operations replays or purges the letters that match a query, or cancels, retries or gives up events. The
+// request has the number of letters from the operator's preview. The operation does not begin if another number
+// matches. Until in the query fixes the set of letters: send the newest of the preview, so that later letters do not
+// change the number. PublishedUntil fixes the set of events. Because events settle meanwhile, only a larger number than
+// the expected one is rejected. The operation runs in the process, independently of the request. It ends when it is
+// done or cancelled, or when the bus shuts down.
 package admin

@@ -24,8 +24,8 @@ const (
 	CodeConflict             Code = "conflict"               // 409
 	CodeStaleCount           Code = "stale_count"            // 409
 	CodeNoSubscription       Code = "no_subscription"        // 409
-	CodeSettled              Code = "settled"                // 409: nothing of the event is left
-	CodeNothingDone          Code = "nothing_done"           // 409: what is left of the event was left
+	CodeSettled              Code = "settled"                // 409: the event, or its delivery, has settled
+	CodeNothingDone          Code = "nothing_done"           // 409: no delivery could be acted upon
 	CodeTooLarge             Code = "too_large"              // 413
 	CodeUnsupportedMediaType Code = "unsupported_media_type" // 415
 	CodeUnprocessable        Code = "unprocessable"          // 422
@@ -50,12 +50,12 @@ var statuses = map[Code]int{
 
 // Error is the error of a request. The body of an answer with a status of 400 or more is an ErrorAnswer.
 type Error struct {
-	Code    Code   `json:"code"`
-	Message string `json:"message"` // what is wrong
+	Code    Code   `json:"code"`    // the kind of error
+	Message string `json:"message"` // what went wrong
 	Remedy  string `json:"remedy"`  // what to do next
-	// RequestID is in the log, the audit and the header X-Request-Id, too.
+	// RequestID is the id of the request, as in the log, the audit and the header X-Request-Id.
 	RequestID string `json:"request_id"`
-	// Report is what an action on an event has found, if the code is nothing_done.
+	// Report lists the deliveries that an action on an event found, if the code is nothing_done. Otherwise it is nil.
 	Report *eventbus.ActionReport `json:"report,omitempty"`
 
 	err    error             // the cause, for the log; nil if the message has it all
@@ -64,7 +64,7 @@ type Error struct {
 
 // ErrorAnswer is the body of an answer that is an error.
 type ErrorAnswer struct {
-	Error *Error `json:"error"`
+	Error *Error `json:"error"` // the error of the request
 }
 
 // Error returns code, message and remedy.

@@ -7,15 +7,15 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// SubscriptionFigures are what a subscription did lately.
+// SubscriptionFigures counts the recent calls and failures of a subscription.
 type SubscriptionFigures struct {
-	Subscription string `json:"subscription"`
-	// Calls and Failures are those of the last hour, as far as the handler has existed. FailureRate is their quotient, from 0
-	// to 1.
+	Subscription string `json:"subscription"` // the subscription's name
+	// Calls and Failures count the last hour, or the time since New if that is less. FailureRate is Failures divided by
+	// Calls, or 0.
 	Calls       int64   `json:"calls"`
 	Failures    int64   `json:"failures"`
 	FailureRate float64 `json:"failure_rate"`
-	// RecentCalls, RecentFailures and RecentSlow are those of the last 5 minutes. A slow call exceeds a third of its timeout.
+	// RecentCalls, RecentFailures and RecentSlow count the last 5 minutes. A slow call exceeds a third of its timeout.
 	RecentCalls    int64 `json:"recent_calls"`
 	RecentFailures int64 `json:"recent_failures"`
 	RecentSlow     int64 `json:"recent_slow"`
@@ -25,14 +25,14 @@ type SubscriptionFigures struct {
 	minutes []point // of the last hour
 }
 
-// Point is what a subscription did in a minute, or in a quarter of an hour.
+// Point counts the calls of a subscription in a minute, or in a quarter of an hour.
 type Point struct {
-	Start    time.Time `json:"start"`
-	Calls    int64     `json:"calls"`
-	Failures int64     `json:"failures"`
-	// Backlog is the number of parked deliveries at the end.
+	Start    time.Time `json:"start"`    // the beginning of the interval
+	Calls    int64     `json:"calls"`    // calls of the handler that ended in it
+	Failures int64     `json:"failures"` // of these, the calls that failed
+	// Backlog is the number of parked deliveries at the end of the interval.
 	Backlog int64 `json:"backlog"`
-	// P50 and P99 are of the calls in this time. They are 0 without any.
+	// P50 and P99 are quantiles of the durations of the calls. They are 0 without calls.
 	P50 time.Duration `json:"p50"`
 	P99 time.Duration `json:"p99"`
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// Minute is what the bus did in a minute.
+// Minute has the counters of the bus for one minute.
 type Minute struct {
-	// Start is the beginning of the minute. The last one of a history is in progress.
+	// Start is the beginning of the minute. The last minute of a history is in progress.
 	Start time.Time `json:"start"`
-	// Accepted, Handled, DeadLettered, Dropped and Retries are differences of the Ledger and of Metrics. Failures counts the failures
-	// of all subscriptions.
+	// Accepted, Handled, DeadLettered, Dropped and Retries count these transitions, as eventbus.Ledger and
+	// eventbus.Metrics do. Failures counts the failed calls of all subscriptions.
 	Accepted     int64 `json:"accepted"`
 	Handled      int64 `json:"handled"`
 	DeadLettered int64 `json:"dead_lettered"`
 	Dropped      int64 `json:"dropped"`
 	Retries      int64 `json:"retries"`
 	Failures     int64 `json:"failures"`
-	// P50 and P99 are the largest of all subscriptions, of the calls in this minute. Subscriptions without charts do not count.
+	// P50 and P99 are the largest quantiles of any subscription with charts, for the calls in this minute.
 	P50 time.Duration `json:"p50"`
 	P99 time.Duration `json:"p99"`
 }

@@ -14,15 +14,15 @@ import (
 
 // GroupPage is a page of the groups of dead letters, largest first.
 type GroupPage struct {
-	Groups []eventbus.LetterGroup `json:"groups"`
-	Total  int                    `json:"total"`          // on all pages
-	Next   int                    `json:"next,omitempty"` // the offset of the next page
+	Groups []eventbus.LetterGroup `json:"groups"`         // largest first
+	Total  int                    `json:"total"`          // groups on all pages
+	Next   int                    `json:"next,omitempty"` // the offset of the next page; 0 on the last one
 }
 
 // EditRequest is the body of a replay with another payload.
 type EditRequest struct {
-	Payload json.RawMessage `json:"payload"`
-	Why     string          `json:"why,omitempty"`
+	Payload json.RawMessage `json:"payload"`       // the new payload, as JSON
+	Why     string          `json:"why,omitempty"` // for the audit: up to 255 bytes without control characters
 }
 
 // Done is the answer to a change that has no other result.

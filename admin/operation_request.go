@@ -9,26 +9,29 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// OperationRequest is the body of POST /api/v1/operations. The letters are those that match Query and died until Until of
-// the query, or until now without it: letters that die later do not belong to the operation. Send the newest of
-// the preview as until: otherwise letters that die after the preview change the number, and the error is stale_count.
+// OperationRequest is the body of POST /api/v1/operations.
 //
-// An action on events has Dispatches in place of Query. The events are those that match it and were published until its
-// PublishedUntil, or until now without it.
+// A replay or a purge processes the letters that match Query and died until its Until, or until now without it. Letters
+// that die later do not belong to the operation. Set Until to the newest letter of the preview. Otherwise letters that
+// die after the preview change the number, and the error is stale_count.
+//
+// An action on events has Dispatches in place of Query. It processes the events that match it and were published until
+// its PublishedUntil, or until now without it.
 type OperationRequest struct {
-	Action     OperationAction         `json:"action"`
-	Query      eventbus.LetterQuery    `json:"query"`
-	Dispatches *eventbus.DispatchQuery `json:"dispatches,omitempty"`
-	Probe      bool                    `json:"probe,omitempty"` // of RetryNowMatching: try what is held, too
-	// Expect is the number of letters that the operator expects to match. If another number matches, the operation
-	// does not begin, and the error is stale_count. Events settle meanwhile: of these, only a larger number is an error.
+	Action     OperationAction         `json:"action"`               // what to do with the letters or events
+	Query      eventbus.LetterQuery    `json:"query"`                // selects dead letters, for a replay or a purge
+	Dispatches *eventbus.DispatchQuery `json:"dispatches,omitempty"` // selects events, for the other actions
+	Probe      bool                    `json:"probe,omitempty"`      // for RetryNowMatching: try held deliveries, too
+	// Expect is the number of letters or events that the operator expects to match. If another number of letters
+	// matches, the operation does not begin, and the error is stale_count. Because events settle meanwhile, only a
+	// larger number of events is an error.
 	Expect *int `json:"expect"`
-	// Rate is the number of letters or events a second. 0 stands for no limit.
+	// Rate is the number of letters or events a second. 0 means no limit.
 	Rate float64 `json:"rate,omitempty"`
-	// StopAfter is the number of failures after which a replay stops. 0 stands for never.
+	// StopAfter is the number of failures after which a replay stops. 0 means never.
 	StopAfter int    `json:"stop_after,omitempty"`
-	DryRun    bool   `json:"dry_run,omitempty"` // only counts the letters
-	Why       string `json:"why,omitempty"`
+	DryRun    bool   `json:"dry_run,omitempty"` // only count
+	Why       string `json:"why,omitempty"`     // for the audit: up to 255 bytes without control characters
 }
 
 func (c *call) postOperation() (any, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// OperationAction is what a bulk operation does.
+// OperationAction is the action of a bulk operation.
 type OperationAction string
 
 // The actions of bulk operations.
@@ -38,41 +38,42 @@ const (
 	OperationFailed    OperationState = "failed"    // by an error, or because the bus was shut down
 )
 
-// Operation is a bulk operation that runs in the process of the bus, and survives the request that has begun it. The
-// handler keeps the last 100. The audit has all.
+// Operation is a bulk operation. It runs in the process of the bus, and continues after the request that began it. The
+// handler keeps the last 100 operations, and the audit all.
 type Operation struct {
-	ID     string               `json:"id"`
-	Action OperationAction      `json:"action"`
-	State  OperationState       `json:"state"`
-	Query  eventbus.LetterQuery `json:"query"` // with the Until that fixes the letters
+	ID     string               `json:"id"`     // identifies the operation
+	Action OperationAction      `json:"action"` // what it does
+	State  OperationState       `json:"state"`  // how far it is
+	Query  eventbus.LetterQuery `json:"query"`  // selects the letters, with the Until that fixes their set
 	// Dispatches is the query of an action on events, with the PublishedUntil that fixes them.
 	Dispatches *eventbus.DispatchQuery `json:"dispatches,omitempty"`
-	Probe      bool                    `json:"probe,omitempty"`
-	Expect     int                     `json:"expect"`
-	DryRun     bool                    `json:"dry_run,omitempty"`
-	// Rate and StopAfter are those of the request.
+	Probe      bool                    `json:"probe,omitempty"`   // as in OperationRequest
+	Expect     int                     `json:"expect"`            // as in OperationRequest
+	DryRun     bool                    `json:"dry_run,omitempty"` // only counts
+	// Rate and StopAfter are the values of the request.
 	Rate      float64 `json:"rate,omitempty"`
 	StopAfter int     `json:"stop_after,omitempty"`
 	Done      int     `json:"done"`   // letters or events processed, with any outcome
 	Total     int     `json:"total"`  // letters or events in the set
-	Failed    int     `json:"failed"` // as ReplayReport.Failures
-	// Report is set at the end, for the action: letters that stayed are listed up to 100.
+	Failed    int     `json:"failed"` // failures, as in ReplayReport.Failures
+	// ReplayReport, with at most 100 letters that stayed, and PurgeReport are set at the end of a replay or a purge.
 	ReplayReport *eventbus.ReplayReport `json:"replay_report,omitempty"`
 	PurgeReport  *eventbus.PurgeReport  `json:"purge_report,omitempty"`
 	// ActionsReport is set at the end of an action on events.
 	ActionsReport *eventbus.ActionsReport `json:"actions_report,omitempty"`
-	Error         *Error                  `json:"error,omitempty"` // of OperationFailed
-	By            string                  `json:"by"`
-	Why           string                  `json:"why,omitempty"`
-	CancelledBy   string                  `json:"cancelled_by,omitempty"`
-	StartedAt     time.Time               `json:"started_at"`
-	EndedAt       time.Time               `json:"ended_at,omitzero"`
-	// Elapsed is the time from StartedAt until EndedAt or now, PerSecond the number of letters a second in it.
+	Error         *Error                  `json:"error,omitempty"`        // why it failed, in the state failed
+	By            string                  `json:"by"`                     // the operator who started it
+	Why           string                  `json:"why,omitempty"`          // the reason
+	CancelledBy   string                  `json:"cancelled_by,omitempty"` // the operator who cancelled it
+	StartedAt     time.Time               `json:"started_at"`             // in UTC
+	EndedAt       time.Time               `json:"ended_at,omitzero"`      // in UTC; zero while it runs
+	// Elapsed is the time from StartedAt until EndedAt or now. PerSecond is the number of letters or events per second
+	// in it.
 	Elapsed   time.Duration `json:"elapsed"`
 	PerSecond float64       `json:"per_second"`
-	// Left is an estimate of the time until the end. It is 0 if the operation has ended, or has processed no letter.
+	// Left is an estimate of the time until the end. It is 0 at the end and before the first letter or event.
 	Left time.Duration `json:"left,omitempty"`
-	// Again selects, for a replay, the letters of its events that died again.
+	// Again selects the letters of replayed events that died again. It is nil for other actions.
 	Again *eventbus.LetterQuery `json:"again,omitempty"`
 }
 
@@ -92,9 +93,9 @@ func (o *Operation) measure(now time.Time) {
 
 // OperationPage is a page of operations, newest first.
 type OperationPage struct {
-	Operations []Operation `json:"operations"`
-	Total      int         `json:"total"`          // on all pages
-	Next       int         `json:"next,omitempty"` // the offset of the next page
+	Operations []Operation `json:"operations"`     // newest first
+	Total      int         `json:"total"`          // operations on all pages
+	Next       int         `json:"next,omitempty"` // the offset of the next page; 0 on the last one
 }
 
 // Limits of operations.

@@ -41,7 +41,8 @@ func invalid(option, value, reason string) error {
 	return &eventbus.OptionError{Option: option, Value: value, Reason: reason}
 }
 
-// WithAuthorizer sets who may do what. Without it the handler is read-only, and serves loopback peers only.
+// WithAuthorizer sets the function that decides which operator may perform which action. Without it the handler is
+// read-only, and serves loopback peers only.
 func WithAuthorizer(a Authorizer) Option {
 	return func(c *config) error {
 		if a == nil {
@@ -100,10 +101,10 @@ func WithPrefix(prefix string) Option {
 	}
 }
 
-// WithRedactor passes texts from events and handlers through a function before they are shown: error texts,
-// metadata values, keys, and the payload for operators with ActionViewPayload. The function must be safe for concurrent
-// use. If it panics, the text is replaced. With a redactor, the export of dead letters is refused: an import of
-// redacted letters would replay wrong events.
+// WithRedactor sets a function that replaces texts from events and handlers in all answers: error texts, metadata
+// values, keys, and payloads for operators with ActionViewPayload. The function must be safe for concurrent use. If it
+// panics, the text is replaced. With a redactor, the export of dead letters is refused: an import of redacted letters
+// would replay wrong events.
 //
 // The default shows error texts, metadata and keys to every operator with ActionView, and payloads as Text says.
 func WithRedactor(redact func(Text) string) Option {

@@ -11,33 +11,32 @@ import (
 
 // Overview is the state of the bus at a glance.
 type Overview struct {
-	At      time.Time        `json:"at"`
-	Metrics eventbus.Metrics `json:"metrics"`
-	// Instance and Active are those of eventbus.Catalog: without Active, a bus with a store is a standby or was not
-	// started. Instance is empty for a bus in memory, and if the store does not answer.
+	At      time.Time        `json:"at"`      // when the figures were read, in UTC
+	Metrics eventbus.Metrics `json:"metrics"` // the metrics of the bus
+	// Instance identifies the bus, and Active is set if it has the lease of its store. Instance is empty for a bus in
+	// memory, and if the store does not answer.
 	Instance string `json:"instance,omitempty"`
 	Active   bool   `json:"active,omitempty"`
-	// Buses are those that use the store, as Catalog.Buses says.
+	// Buses lists the buses that use the store, as eventbus.Catalog.Buses.
 	Buses []eventbus.CatalogBus `json:"buses"`
-	// History has the minutes of the last hour, oldest first, as far as the handler has existed. The last one is in
-	// progress.
+	// History has the minutes of the last hour, or since New, oldest first. The last minute is in progress.
 	History []Minute `json:"history"`
-	// OldestWaiting is the oldest dispatch that is not scheduled for later, as of a few seconds ago. It is nil if
+	// OldestWaiting is the oldest unsettled dispatch, without scheduled ones, as of a few seconds ago. It is nil if
 	// there is none.
 	OldestWaiting *eventbus.DispatchInfo `json:"oldest_waiting,omitempty"`
 	// OpenCircuits names the subscriptions whose circuit is open or probes.
 	OpenCircuits []string `json:"open_circuits"`
-	// Causes are what the dead letters died of, at most 20, those with most letters in the last 5 minutes first. CausesTotal counts
-	// all. CausesKnown is false while the store does not answer.
+	// Causes lists the causes of dead letters, at most 20, those with most letters in the last 5 minutes first.
+	// CausesTotal counts all. CausesKnown is false while the store does not answer.
 	Causes      []Cause `json:"causes"`
 	CausesTotal int     `json:"causes_total"`
 	CausesKnown bool    `json:"causes_known"`
-	// Concerns are what needs attention besides the causes, at most 20 and a line that counts the others.
+	// Concerns lists other conditions that need attention: at most 20, and an entry that counts the others.
 	Concerns []Concern `json:"concerns"`
 	// NeedAttention counts all causes and all concerns.
 	NeedAttention int `json:"need_attention"`
-	// Balanced is Ledger.Balanced, and Imbalance says which sides differ. Under load they may differ by the
-	// dispatches in progress.
+	// Balanced is the result of eventbus.Ledger.Balanced, and Imbalance names the sides that differ. Under load they
+	// may differ by the dispatches in progress.
 	Balanced  bool   `json:"balanced"`
 	Imbalance string `json:"imbalance,omitempty"`
 }

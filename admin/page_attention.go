@@ -22,14 +22,14 @@ const (
 	SeverityWarn Severity = "warn"
 )
 
-// Concern is something that an operator must look at, besides the causes of dead letters.
+// Concern is a condition that needs the attention of an operator, apart from the causes of dead letters.
 type Concern struct {
-	Severity     Severity `json:"severity"`
-	Title        string   `json:"title"`
-	Text         string   `json:"text,omitempty"`
-	Subscription string   `json:"subscription,omitempty"`
-	Destination  string   `json:"destination,omitempty"`
-	// Link is the path of the page on which to go on.
+	Severity     Severity `json:"severity"`               // how bad it is
+	Title        string   `json:"title"`                  // one line for the operator
+	Text         string   `json:"text,omitempty"`         // details, or empty
+	Subscription string   `json:"subscription,omitempty"` // the subscription concerned, or empty
+	Destination  string   `json:"destination,omitempty"`  // the destination concerned, or empty
+	// Link is the path of the page with the details, or empty.
 	Link string `json:"link,omitempty"`
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// TextKind is where a Text comes from.
+// TextKind is the source of a Text.
 type TextKind string
 
 // The kinds of texts that pass through a redactor.
@@ -27,15 +27,15 @@ const (
 
 // Text is a text of an event or a handler that is about to be shown.
 type Text struct {
-	Kind      TextKind
-	EventType string // empty if the text is not of one event
-	Name      string // of metadata
-	Value     string
+	Kind      TextKind // where the text comes from
+	EventType string   // the type of the event; empty if the text concerns several events
+	Name      string   // the name of the metadata; empty for other kinds
+	Value     string   // the text
 }
 
-// HiddenPayload stands for a payload in every answer except those of the payload and the export routes.
+// HiddenPayload replaces a payload in every answer except on the payload and export routes.
 type HiddenPayload struct {
-	Hidden bool `json:"hidden"` // true
+	Hidden bool `json:"hidden"` // always true
 	// Size is the length of the encoded payload in bytes, and SHA256 the first 8 bytes of its hash, in hexadecimal
 	// digits. They are missing if the payload cannot be encoded.
 	Size   int    `json:"size"`

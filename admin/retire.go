@@ -14,22 +14,22 @@ import (
 
 // Orphan is the name of a subscription that does not exist, and for which the store has deliveries.
 type Orphan struct {
-	Subscription string `json:"subscription"`
-	Parked       int64  `json:"parked"` // deliveries that wait; a store may stop counting at 100,000 in all
+	Subscription string `json:"subscription"` // the name
+	Parked       int64  `json:"parked"`       // deliveries that wait for it; a store may stop counting at 100,000 in all
 }
 
 // OrphanPage is a page of orphans, those with most deliveries first. Beside the bus, a name is an orphan if the last catalog
 // of a bus does not have it.
 type OrphanPage struct {
-	Orphans []Orphan `json:"orphans"`
-	Total   int      `json:"total"`          // on all pages
-	Next    int      `json:"next,omitempty"` // the offset of the next page
+	Orphans []Orphan `json:"orphans"`        // most deliveries first
+	Total   int      `json:"total"`          // orphans on all pages
+	Next    int      `json:"next,omitempty"` // the offset of the next page; 0 on the last one
 }
 
 // RetireRequest is the body of a request to retire the name of a subscription that no bus has any more, or that is detached.
 type RetireRequest struct {
 	Drop bool   `json:"drop,omitempty"` // drop the deliveries; otherwise they become dead letters with the reason unsubscribed
-	Why  string `json:"why,omitempty"`
+	Why  string `json:"why,omitempty"`  // for the audit: up to 255 bytes without control characters
 }
 
 func (c *call) listOrphans() (any, error) {

@@ -12,23 +12,22 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// SubscriptionPage is a page of the subscriptions, in the order in which they were made. On a bus WithoutHandlers they are
-// those of the Catalog: they have their options and directives, but no counters, and the states of their circuits are not
-// known.
+// SubscriptionPage is a page of the subscriptions, in the order in which they were made. On a bus WithoutHandlers the
+// page is from the Catalog: it has options and directives, but no counters and no states of circuits.
 type SubscriptionPage struct {
-	Subscriptions []eventbus.SubscriptionMetrics `json:"subscriptions"`
-	// Figures has what each of Subscriptions did lately, in the same order.
+	Subscriptions []eventbus.SubscriptionMetrics `json:"subscriptions"` // in the order in which they were made
+	// Figures has the recent figures of each entry of Subscriptions, in the same order.
 	Figures   []SubscriptionFigures `json:"figures"`
-	Total     int                   `json:"total"`               // on all pages
-	Next      int                   `json:"next,omitempty"`      // the offset of the next page
-	CatalogAt time.Time             `json:"catalog_at,omitzero"` // At of the catalog, if they are from one
+	Total     int                   `json:"total"`               // subscriptions on all pages
+	Next      int                   `json:"next,omitempty"`      // the offset of the next page; 0 on the last one
+	CatalogAt time.Time             `json:"catalog_at,omitzero"` // eventbus.Catalog.At, if the page is from a catalog; otherwise zero
 }
 
 // ControlRequest is the body of a directive to a subscription.
 type ControlRequest struct {
-	Destination string    `json:"destination,omitempty"` // of a subscription with PerDestination; empty for the whole
-	Why         string    `json:"why,omitempty"`
-	Until       time.Time `json:"until,omitzero"` // of hold-until, and required there
+	Destination string    `json:"destination,omitempty"` // one destination of a subscription with PerDestination; empty for the whole
+	Why         string    `json:"why,omitempty"`         // for the audit: up to 255 bytes without control characters
+	Until       time.Time `json:"until,omitzero"`        // the end of a hold-until, which requires it
 }
 
 // subscriptionQuery selects a page of the subscriptions.
@@ -121,12 +120,12 @@ func (c *call) subscriptions(q subscriptionQuery) (SubscriptionPage, error) {
 	return page, nil
 }
 
-// SubscriptionHistory is what a subscription did, by minutes or by quarters of an hour.
+// SubscriptionHistory has the calls and failures of a subscription, by minutes or by quarters of an hour.
 type SubscriptionHistory struct {
-	Subscription string        `json:"subscription"`
-	Step         time.Duration `json:"step"`
-	// Points are oldest first, as far as the handler has existed. The last one is in progress. There are none for
-	// subscriptions beyond the first 1,000.
+	Subscription string        `json:"subscription"` // the subscription's name
+	Step         time.Duration `json:"step"`         // the length of an interval, in nanoseconds in JSON
+	// Points has the intervals since New, oldest first; the last one is in progress. It is empty for subscriptions
+	// beyond the first 1,000.
 	Points []Point `json:"points"`
 }
 

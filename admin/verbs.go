@@ -15,7 +15,7 @@ type EventRequest struct {
 	Why string `json:"why,omitempty"` // for the audit: up to 255 bytes without control characters
 	// Subscription limits the request to the event's delivery to one subscription; empty for the whole event.
 	Subscription string `json:"subscription,omitempty"`
-	// Probe makes a retry try a held delivery, too. It is an error for the others.
+	// Probe makes a retry try a held delivery, too. It is an error in other requests.
 	Probe bool `json:"probe,omitempty"`
 }
 

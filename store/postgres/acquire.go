@@ -37,19 +37,20 @@ type evidence struct {
 // heartbeat is the part of the row that each commit and each reconnection changes.
 type heartbeat struct{ owner, epoch, batch, tries int64 }
 
-// Acquire begins a lease. While another store has the lease, Acquire with Wait looks about every 150 ms. It begins the
-// lease within that time after the other store has released it or is closed. Of several stores that wait, any one gets it.
+// Acquire begins a lease. While another store has the lease, Acquire with Wait tries about every 150 ms. It begins the
+// lease within that time after the other store has released it or is closed. Of several stores that wait, any one gets
+// it.
 //
-// If the process of the other store has died, the server sees that its connection is gone, and Acquire takes the lease over
-// about 2 s later. If the server does not see that, because the machine is gone, the process is stopped, or a pooler is in
-// between, it takes the time of the lease. Only a store that has looked all the time, without a gap of half of that time,
-// takes over, and only if the other one gives no sign of life.
+// If the process of the other store dies, the server notices the lost connection, and Acquire takes the lease over
+// about 2 s later. The server does not notice it if the machine is gone, the process is stopped, or a pooler is in
+// between. Then a take-over takes the time of the lease (WithLeaseTime). Only a store that has tried during that time,
+// without a gap of half of it, takes over, and only if the other store renewed nothing.
 //
-// The new lease counts a crash if the connection of the process was gone. Without that, it cannot tell a crash from a
-// pause, and counts none.
+// The new lease counts a crash if the connection of the process was gone. Otherwise a crash looks like a pause, and the
+// lease counts none.
 //
-// Without Wait, the error is at once a *HeldError, unless the connection of the other store is gone: then Acquire waits
-// until it may take over.
+// Without Wait, Acquire returns a *HeldError at once. If the connection of the other store is gone, it waits until it
+// may take over.
 //
 // Errors: *HeldError (driver.ErrNoLease); driver.ErrFailed; driver.ErrClosed, also if Close is called while Acquire waits;
 // those of the server; the context's error.
@@ -214,8 +215,8 @@ func (c *committer) acquire(ready readiness) error {
 	return err
 }
 
-// Release ends the lease. The store has all slots or none: it releases all if slots has slot 0, which is the one that all
-// records have. See [driver.Store].
+// Release ends the lease. The store has all slots or none: it releases all if slots contains slot 0, which all records
+// have. See [driver.Store].
 //
 // Errors: driver.ErrFailed; driver.ErrClosed; the context's error.
 func (s *Store) Release(ctx context.Context, slots driver.SlotSet) error {

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Level says what a finding means.
+// Level is the severity of a finding.
 type Level string
 
 // The levels of findings.
@@ -19,12 +19,12 @@ const (
 	LevelUnknown Level = "unknown" // the role may not see it
 )
 
-// Finding is what Diagnose has found out about one thing.
+// Finding is the result of one check of Diagnose.
 type Finding struct {
-	Check  string `json:"check"` // a short fixed name, such as "oldest xmin"
-	Level  Level  `json:"level"`
-	Detail string `json:"detail"`
-	Remedy string `json:"remedy,omitempty"` // of a warning or an unknown one
+	Check  string `json:"check"`            // short fixed name of the check, such as "oldest xmin"
+	Level  Level  `json:"level"`            // how the check ended
+	Detail string `json:"detail"`           // what the check found
+	Remedy string `json:"remedy,omitempty"` // what to do; empty for LevelOK
 }
 
 // What Diagnose warns of.
@@ -39,10 +39,10 @@ const (
 	clockAhead     = time.Minute
 )
 
-// Diagnose looks at the server for what slows a store down, or endangers what it has confirmed: settings of durability, data
-// checksums, what keeps the server from removing dead rows (old snapshots, idle transactions, replication slots), dead rows,
-// the lag of replicas, connections, and who has the lease. It changes nothing. It blocks for a dozen short queries, which ctx
-// bounds. A role without pg_monitor does not see all of it.
+// Diagnose checks the server for conditions that slow a store down or endanger confirmed commits. It checks durability
+// settings, data checksums, dead rows and their causes (old snapshots, idle transactions, replication slots), the lag
+// of replicas, connections, and the lease. It changes nothing. It blocks for a dozen short queries, which ctx bounds. A
+// role without pg_monitor does not see everything.
 //
 // Errors: driver.ErrFailed, driver.ErrClosed, those of the server, the context's error.
 func (s *Store) Diagnose(ctx context.Context) ([]Finding, error) {

@@ -18,7 +18,7 @@ import (
 var (
 	// ErrServerTooOld is matched by the error for a server before Postgres 14.
 	ErrServerTooOld = errors.New("postgres: the server is too old")
-	// ErrReadOnly is matched by the error for a server that does not write: a replica, or one that was made read-only.
+	// ErrReadOnly is matched by the error for a server that does not write: a replica, or a read-only server.
 	ErrReadOnly = errors.New("postgres: the server does not write")
 	// ErrNoRights is matched by the error for a role that lacks a right.
 	ErrNoRights = errors.New("postgres: the role lacks a right")
@@ -26,18 +26,19 @@ var (
 	ErrSchemaTooNew = errors.New("postgres: the schema is of a newer version")
 	// ErrNotMigrated is matched by the error, with MustExist, for a schema that is missing or of an older version.
 	ErrNotMigrated = errors.New("postgres: the schema is not of this version")
-	// ErrOtherSchema is matched by the error for a schema with tables that this package has not made, or that were altered.
+	// ErrOtherSchema is matched by the error for a schema with altered tables, or with tables of another program.
 	ErrOtherSchema = errors.New("postgres: the schema is not one of a store")
 )
 
 // HeldError reports that another store has the lease. It matches driver.ErrNoLease.
 type HeldError struct {
-	Schema string
-	// Host and PID are those of the process that has it. Host is empty if that is unknown.
+	Schema string // the schema of the store
+	// Host and PID identify the process that has the lease. Host is empty if it is unknown.
 	Host string
 	PID  int
 }
 
+// Error returns the text of the error.
 func (e *HeldError) Error() string {
 	if e.Host == "" {
 		return fmt.Sprintf("%v: schema %s: another store has it", driver.ErrNoLease, e.Schema)
@@ -48,13 +49,14 @@ func (e *HeldError) Error() string {
 // Unwrap returns driver.ErrNoLease.
 func (e *HeldError) Unwrap() error { return driver.ErrNoLease }
 
-// CorruptError reports a row that the store has not written so, or that is missing.
+// CorruptError reports a row that is missing, or whose content the store did not write.
 type CorruptError struct {
-	Table  string
-	Row    string
-	Detail string
+	Table  string // the table
+	Row    string // identifies the row of the table
+	Detail string // what is wrong
 }
 
+// Error returns the text of the error.
 func (e *CorruptError) Error() string {
 	return fmt.Sprintf("postgres: table %s, row %s: %s", e.Table, e.Row, e.Detail)
 }

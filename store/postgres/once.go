@@ -19,8 +19,8 @@ type txOfHandler struct{}
 // Tx returns the transaction of a handler with eventbus.InTx, from its context. Without one it returns nil. The handler must
 // neither commit it nor roll it back, and not use it after it has returned.
 //
-// It is read committed and has the settings of the role and database. If the handler's context has a deadline, the server
-// ends a transaction that has been idle until a second later: so a process that was stopped holds up no other one.
+// It is read committed and has the settings of the role and database. If the handler's context has a deadline, the
+// server ends an idle transaction one second after it, so a stopped process does not block others.
 func Tx(ctx context.Context) pgx.Tx {
 	tx, _ := ctx.Value(txOfHandler{}).(pgx.Tx)
 	return tx

@@ -46,7 +46,8 @@ func newConfig(opts []Option) (*config, error) {
 // OptionError reports an option that is wrong. It matches driver.ErrInvalidOption.
 type OptionError = storekit.OptionError
 
-// WithSchema sets the schema of the tables. The default is eventbus. Each bus with data of its own has a schema of its own.
+// WithSchema sets the schema of the tables. The default is eventbus. Use a separate schema for each bus with data of
+// its own.
 func WithSchema(name string) Option {
 	return func(c *config) error {
 		reason := ""
@@ -68,9 +69,9 @@ func WithSchema(name string) Option {
 	}
 }
 
-// WithLeaseTime sets how long the lease lasts after it was renewed for the last time, by the server's clock. The default is
-// 15 s. The store renews it every half second. While the server does not answer for as long, publications wait; then
-// the store fails, and a standby that reaches the server takes over. d must be at least 2 s.
+// WithLeaseTime sets how long the lease lasts after its last renewal, by the server's clock. The default is 15 s. The
+// store renews it every half second. If the server does not answer, publications wait for this time. Then the store
+// fails, and a standby that reaches the server takes over. d must be at least 2 s.
 func WithLeaseTime(d time.Duration) Option {
 	return func(c *config) error {
 		if d < leastLeaseTime {
@@ -93,9 +94,9 @@ func WithHistory(retention time.Duration) Option {
 	}
 }
 
-// WithAsynchronousCommit commits with synchronous_commit=off: the server confirms before its disk has the commit. A crash of
-// the server, but not of this process, then loses what was confirmed in about the last 0.6 s (three times
-// wal_writer_delay), also events of which Publish has returned nil.
+// WithAsynchronousCommit commits with synchronous_commit=off: the server confirms before its disk has the commit. A
+// crash of the server, but not of this process, then loses the commits of about the last 0.6 s (three times
+// wal_writer_delay). Events for which Publish returned nil may be among them.
 func WithAsynchronousCommit() Option {
 	return func(c *config) error {
 		c.async = true

@@ -16,8 +16,8 @@ import (
 	"github.com/surebus/eventbus/driver/storekit"
 )
 
-// Store is a store in a schema of a Postgres server. Its methods are safe for concurrent use. See [driver.Store] for what
-// they do.
+// Store is a store in a schema of a Postgres server. Its methods are safe for concurrent use. [driver.Store] specifies
+// them.
 type Store struct {
 	// Immutable after Open.
 	cfg          *config
@@ -51,9 +51,9 @@ var (
 	_ driver.OnceStore = (*Store)(nil)
 )
 
-// Open opens the store in the schema of a database, and creates the schema if it is missing. dsn is a connection string or
-// URL as libpq takes them; an empty one, or what it leaves out, comes from the environment: PGHOST, PGPASSWORD, PGSERVICE, and
-// the file .pgpass. A URL on a command line shows its password to all users of the machine: use those instead.
+// Open opens the store in the schema of a database, and creates the schema if it is missing. dsn is a connection string
+// or URL in the format of libpq. Missing values come from the environment (PGHOST, PGPASSWORD, PGSERVICE) and the file
+// .pgpass. Prefer these for passwords: all users of a machine see a URL on a command line.
 //
 // Open takes no lease: Acquire does. The store has one connection for commits and up to 4 for reads. Handlers with
 // eventbus.InTx run on connections of another pool, which has pool_max_conns of the dsn.
@@ -168,11 +168,11 @@ func (s *Store) Reopen(ctx context.Context) error {
 	return nil
 }
 
-// Close applies what was submitted, ends the lease and closes the connections. If ctx ends first, Close returns its error
-// and continues in the background. A second Close waits for the first one until its own ctx ends.
+// Close applies the submitted batches, ends the lease and closes the connections. If ctx ends first, Close returns its
+// error and continues in the background. A second Close waits for the first one until its own ctx ends.
 //
-// Another error means that the server could not be told: another store takes the lease over as from a process that has died,
-// and counts a crash if it sees that the connection is gone. No event is lost.
+// Another error means that the server did not confirm the end of the lease. Another store takes it over as from a dead
+// process, and may count a crash. No event is lost.
 func (s *Store) Close(ctx context.Context) error {
 	return s.end.Close(ctx, func(end func(error)) {
 		s.watching.Close()

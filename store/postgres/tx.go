@@ -16,9 +16,9 @@ import (
 const insertIncoming = `INSERT INTO ~.incoming (event, slot, state, due, body, given, codec)
 	SELECT $1::uuid, $2::smallint, $3::smallint, $4::text, $5::bytea, $6::boolean, $7::bytea FROM ~.meta WHERE id = 1 AND store = $8::uuid RETURNING id`
 
-// SubmitTx inserts incoming events in a transaction of the caller: a pgx.Tx, or a *sql.Tx of a driver for Postgres (such as
-// pgx/v5/stdlib). Its database must be that of the store. It locks nothing for which another program could wait. See
-// [driver.TxStore].
+// SubmitTx inserts incoming events in a transaction of the caller: a pgx.Tx, or a *sql.Tx of a driver for Postgres
+// (such as pgx/v5/stdlib). It must be a transaction on the database of the store. It locks nothing for which another
+// program could wait. See [driver.TxStore].
 //
 // A transaction may be read committed, repeatable read or serializable. The role needs SELECT and INSERT on table incoming,
 // SELECT on table meta, and USAGE on the schema.

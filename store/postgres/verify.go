@@ -12,9 +12,9 @@ import (
 	"github.com/surebus/eventbus/driver/storekit"
 )
 
-// VerifyReport is what Verify has found.
+// VerifyReport is the result of Verify.
 type VerifyReport struct {
-	// Rows that were read.
+	// Records, Letters and Others are the numbers of rows that Verify read.
 	Records int64 `json:"records"`
 	Letters int64 `json:"letters"`
 	Others  int64 `json:"others"` // incoming events, requests, remembered ids, history, directives, catalogs, audit, outcomes, marks
@@ -28,7 +28,7 @@ func (r *VerifyReport) IsSound() bool { return len(r.Problems) == 0 }
 
 // VerifyProgress is the progress of Verify.
 type VerifyProgress struct {
-	Rows  int64 // that were read
+	Rows  int64 // rows read so far
 	Total int64 // rows in the schema when Verify began
 }
 
@@ -39,12 +39,11 @@ const (
 	verifiedRows = 5000
 )
 
-// Verify reads all rows of the schema, in one snapshot, and verifies that they can be decoded, that each state is legal,
-// and that the counts of the store are those of its rows. It changes nothing, and a bus may work meanwhile. While it runs,
-// the server cannot remove the rows that are deleted meanwhile.
+// Verify reads all rows of the schema in one snapshot. It verifies that they can be decoded, that each state is legal,
+// and that the counts match the rows. It changes nothing, and a bus may work meanwhile. While it runs, the server
+// cannot remove the rows that are deleted meanwhile.
 //
-// Whether the disk has what was written is the server's to verify: data checksums (initdb --data-checksums) and
-// pg_amcheck.
+// It cannot find damage of the disk: use data checksums (initdb --data-checksums) and pg_amcheck for that.
 //
 // It calls progress, which may be nil, after every 5,000 rows. The report is valid without an error only. Damage is in
 // the report and no error. Errors: driver.ErrFailed, driver.ErrClosed, those of the server, the context's error.

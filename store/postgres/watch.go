@@ -48,9 +48,9 @@ func (now seen) changes(was seen) (c driver.Change) {
 	return c
 }
 
-// Watch calls changed after another store or a transaction of a caller has committed. While there is a watcher, it looks
-// every 100 ms, and every 10 ms while an event that SubmitTx of this store has inserted waits to be taken in. A look is one
-// query of a few rows. See [driver.Store].
+// Watch calls changed after another store or a transaction of a caller has committed. While there is a watcher, it
+// checks every 100 ms, and every 10 ms while an event of SubmitTx of this store is incoming. A check is one query of a
+// few rows. See [driver.Store].
 func (s *Store) Watch(changed func(driver.Change)) (stop func()) { return s.watching.Add(changed) }
 
 // watch is the goroutine of Watch.

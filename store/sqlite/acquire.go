@@ -16,9 +16,9 @@ import (
 // leaseLook is the time between two looks at a lease that another store has.
 const leaseLook = 50 * time.Millisecond
 
-// Acquire locks the lease file and begins a lease. While another store has the lease, Acquire with Wait tries every
-// 50 ms: it begins the lease within that time after the other store has released it, is closed, or its process has
-// ended. Of several stores that wait, any one gets it.
+// Acquire locks the lease file and begins a lease. While another store has the lease, Acquire with Wait tries every 50
+// ms. It begins the lease within 50 ms after the other store releases it or is closed, or its process ends. Of several
+// waiting stores, any one acquires it.
 //
 // The kernel releases the lock when the process of its store ends, not earlier. A process that is stopped (SIGSTOP, a
 // debugger, a suspended machine) keeps the lease, and the others wait until it continues or ends. The new lease counts a
@@ -145,7 +145,7 @@ func (s *Store) Lease() driver.Lease { return *s.lease.Load() }
 func (s *Store) IsExclusive() bool { return s.cfg.exclusive }
 
 // Release ends the lease, and unlocks the lease file unless the store was opened with WithExclusive. The store has all
-// slots or none: it releases all if slots has slot 0, which is the one that all records have. See [driver.Store].
+// slots or none: it releases all if slots contains slot 0, which all records have. See [driver.Store].
 //
 // Errors: ErrBusy; driver.ErrFailed; driver.ErrClosed; the context's error.
 func (s *Store) Release(ctx context.Context, slots driver.SlotSet) error {

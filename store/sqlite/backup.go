@@ -13,9 +13,9 @@ import (
 	sqlite3 "zombiezen.com/go/sqlite"
 )
 
-// Backup writes a copy of the store to a new file, which has the permissions 0600. A bus may work on the
-// store meanwhile: the copy has the data of one commit. It is a store, which Open opens. A bus over it
-// continues with the events of that commit, also with those that were handled since.
+// Backup writes a copy of the store to a new file, which has the permissions 0600. A bus may work on the store
+// meanwhile: the copy has the data of one commit. It is a store, which Open opens. A bus on the copy resumes the events
+// of that commit, even events that were handled since.
 //
 // Backup syncs the file, and removes it if it fails. It reads about 100 MB a second, and the write-ahead
 // log of the store grows meanwhile. To restore a store, stop its bus, move its four files away, and copy

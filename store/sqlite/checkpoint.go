@@ -89,15 +89,14 @@ func (c *committer) checkpointIdle() {
 // eraseLook is the time between two tries of Erase. Batches are committed meanwhile.
 const eraseLook = 10 * time.Millisecond
 
-// Erase returns when neither the database nor its write-ahead log has a payload that was deleted before.
-// SQLite overwrites what it deletes (secure_delete). The log still has earlier versions of the pages: Erase
-// copies it into the database and empties it. While a read of an earlier commit prevents that, in this
-// process or another one, Erase tries again for as long as WithLockWait says. After an error, the store
-// goes on trying, at the next checkpoint or once a second while it is idle, and at Close. If it is closed
-// before it succeeds, another process erases them the next time that it empties the log: when a second has
-// passed without a batch, or at its Close.
+// Erase returns when neither the database nor its write-ahead log has a payload that was deleted before. SQLite
+// overwrites deleted data (secure_delete). The log still has earlier versions of the pages: Erase copies it into the
+// database and empties it. While a read of an earlier commit prevents that, in this process or another one, Erase tries
+// again for as long as WithLockWait says. After an error, the store tries again: at the next checkpoint, once a second
+// while it is idle, and at Close. If it is closed before, another process erases the payloads when it next empties the
+// log: after a second without a batch, or at its Close.
 //
-// It does not erase what a version of this package without Erase has deleted: see OPERATIONS.md.
+// It does not erase data that a version of this package without Erase deleted: see OPERATIONS.md.
 //
 // Errors match driver.ErrNotErased, and wrap driver.ErrFailed, driver.ErrClosed or the context's error.
 func (s *Store) Erase(ctx context.Context) error {

@@ -13,30 +13,29 @@ import (
 )
 
 var (
-	// ErrLocked is matched by the error of Acquire if another store holds the lease, and by that of Open if it cannot
-	// share or migrate the files of that store. The error is a *LockedError.
+	// ErrLocked is matched by every *LockedError: another store holds the lease, or Open cannot share or migrate its
+	// files.
 	ErrLocked = errors.New("sqlite: another store holds the lease")
-	// ErrFull is matched by the error of a store that failed because the disk is full, or a quota or a
-	// limit on the size of files was reached. Reopen works when there is room again.
+	// ErrFull is matched by the error of a store that failed because the disk, a quota or a file size limit is
+	// exhausted. Reopen works when there is room again.
 	ErrFull = errors.New("sqlite: disk is full")
-	// ErrBusy is matched by the error of Blocked, and by that of Open, Acquire, Release, Reopen and Close if another
-	// program held the write lock for longer than WithLockWait says.
-	// It is driver.ErrBusy.
+	// ErrBusy is matched by errors of Blocked, Open, Acquire, Release, Reopen and Close if another program holds the
+	// write lock for longer than WithLockWait. It is driver.ErrBusy.
 	ErrBusy = driver.ErrBusy
 	// ErrShared is matched by the error of Open with WithExclusive if another process has the file open.
 	ErrShared = errors.New("sqlite: another process has the file open, and WithExclusive needs it alone: end that process")
-	// ErrReplaced is matched by the error of a store that failed because its file, or one beside it (-wal, -shm,
-	// -lease), was deleted, renamed or replaced while it was open, or the -wal file was truncated. The store looks
-	// once a second, and at the size of the log before each commit. Reopen works if no commit is missing.
+	// ErrReplaced is matched by the error of a store that failed because one of its files was deleted, renamed or
+	// replaced while it was open, or its log (-wal) was truncated. The store checks the files once a second, and the
+	// size of the log before each commit. Reopen works if no commit is missing.
 	ErrReplaced = errors.New("sqlite: file was deleted or replaced while it was open")
-	// ErrOtherProgram is matched by the error of Open for an SQLite database that is no store.
-	// The file stays as it is.
+	// ErrOtherProgram is matched by the error of Open for an SQLite database that is no store. Open does not change the
+	// file.
 	ErrOtherProgram = errors.New("sqlite: another program's database")
 	// ErrSchemaTooNew is matched by the error of Open for a file that a newer version of this package
 	// has written.
 	ErrSchemaTooNew = errors.New("sqlite: schema is newer than this version of the package")
-	// ErrNotMigrated is matched by the error of Open with MustExist for a file that has an
-	// older schema or no tables yet. Open without MustExist makes the present schema.
+	// ErrNotMigrated is matched by the error of Open with MustExist for a file that has an older schema or no tables
+	// yet. Open without MustExist migrates the file.
 	ErrNotMigrated = errors.New("sqlite: schema is older than this version of the package")
 	// ErrNetworkFileSystem is matched by the error of Open for a file on a network file system, where
 	// the write-ahead log does not work. See AllowNetworkFileSystem.
@@ -46,17 +45,19 @@ var (
 	ErrUnsafeSQLite = errors.New("sqlite: version of SQLite is unsafe")
 )
 
-// LockedError reports which process holds the lease of a file. It matches ErrLocked, and driver.ErrNoLease if the
-// lease was asked for.
+// LockedError reports which process holds the lease of a file. It matches ErrLocked, and driver.ErrNoLease if Reason is
+// empty.
 type LockedError struct {
-	Path  string
-	PID   int       // 0 if it is unknown
-	Host  string    // empty if it is unknown
-	Since time.Time // zero if it is unknown
-	// Reason is why Open failed. It is empty if the lease was asked for: by Acquire, or by Open with WithExclusive.
+	Path  string    // the file
+	PID   int       // the process that holds the lease; 0 if unknown
+	Host  string    // its host; empty if unknown
+	Since time.Time // the beginning of the lease; zero if unknown
+	// Reason is why Open failed. It is empty if the caller wanted the lease: in Acquire, and in Open with
+	// WithExclusive.
 	Reason string
 }
 
+// Error returns the text of the error.
 func (e *LockedError) Error() string {
 	text := fmt.Sprintf("%v: %s", ErrLocked, e.Path)
 	if e.PID != 0 {
@@ -71,21 +72,22 @@ func (e *LockedError) Error() string {
 // Unwrap returns ErrLocked.
 func (e *LockedError) Unwrap() error { return ErrLocked }
 
-// Is reports whether target is driver.ErrNoLease, and the lease was asked for.
+// Is reports whether target is driver.ErrNoLease and Reason is empty.
 func (e *LockedError) Is(target error) bool { return target == driver.ErrNoLease && e.Reason == "" }
 
 // CorruptError reports that a file is damaged, or is no SQLite database. Open does not
 // repair, change or recreate such a file or its write-ahead log.
 type CorruptError struct {
-	Path   string
-	Table  string // empty if it is unknown
-	Row    string // identifies the row of the table; empty if it is unknown
-	Detail string
-	// Log is the file that has a refused write-ahead log: a copy with the suffix -wal-refused (-wal-refused-2
-	// for a second one), or the log in its place if it could not be copied. It is empty if the log is not refused.
+	Path   string // the damaged file
+	Table  string // empty if unknown
+	Row    string // identifies the row of the table; empty if unknown
+	Detail string // what is damaged
+	// Log is the file with a refused write-ahead log: a copy with the suffix -wal-refused (or -wal-refused-2, and so
+	// on), or the log itself if copying failed. It is empty if the log is not refused.
 	Log string
 }
 
+// Error returns the text of the error.
 func (e *CorruptError) Error() string {
 	at := ""
 	if e.Table != "" {
@@ -97,13 +99,14 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("sqlite: %s%s is corrupt: %s", e.Path, at, e.Detail)
 }
 
-// PathError reports that a path cannot be a database: it is empty, ":memory:" or a URI, a directory, a named
-// pipe, a link without a target, or a file with several names.
+// PathError reports a path that cannot be a database: an empty path, ":memory:", a URI, a directory, a named pipe, a
+// link without a target, or a file with several names.
 type PathError struct {
-	Path   string
-	Reason string
+	Path   string // the path
+	Reason string // why it cannot be a database
 }
 
+// Error returns the text of the error.
 func (e *PathError) Error() string {
 	if e.Path == "" {
 		return "sqlite: " + e.Reason
@@ -117,6 +120,7 @@ type OptionError = storekit.OptionError
 // queryError is the error of a function of a query. It says nothing of the file, so explain leaves it as it is.
 type queryError struct{ err error }
 
+// Error returns the text of the error.
 func (e *queryError) Error() string { return e.err.Error() }
 func (e *queryError) Unwrap() error { return e.err }
 

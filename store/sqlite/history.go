@@ -26,9 +26,8 @@ const (
 // WithHistory keeps the id, the type, the key and the outcome of each dispatch for some time after
 // it has settled. Without the option, a handled event leaves nothing behind. See Store.History.
 //
-// It costs a read, an inserted row and two index entries for each settled dispatch, and about 150
-// bytes in the file until the retention ends. The store removes older rows as it settles others.
-// retention must be more than 0.
+// For each settled dispatch it costs a read, a row with two index entries, and about 150 bytes in the file until the
+// retention ends. The store removes older rows as it settles others. retention must be more than 0.
 func WithHistory(retention time.Duration) Option {
 	return func(c *config) error {
 		if retention <= 0 {

@@ -144,8 +144,8 @@ func (s *Store) Stats(ctx context.Context) (stats driver.Stats, err error) {
 // maxParked bounds the records that Parked counts.
 const maxParked = 100_000
 
-// Parked counts parked records by door. It reads an index: one entry of each door, and one of each
-// record that it counts. See [driver.Store].
+// Parked counts parked records by door. It reads an index: an entry for each door and for each counted record. See
+// [driver.Store].
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.
 func (s *Store) Parked(ctx context.Context, except map[string]bool) (doors map[string]int64, err error) {

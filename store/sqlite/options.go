@@ -43,8 +43,8 @@ func newConfig(opts []Option) (*config, error) {
 	return c, nil
 }
 
-// MustExist makes Open fail if the file does not exist (fs.ErrNotExist) or has an older schema (ErrNotMigrated), for
-// tools: a tool neither creates nor migrates the file of a bus.
+// MustExist makes Open fail if the file does not exist (fs.ErrNotExist) or has an older schema (ErrNotMigrated). Use it
+// in tools, which must neither create nor migrate the file of a bus.
 func MustExist() Option {
 	return func(c *config) error {
 		c.mustExist = true
@@ -63,13 +63,12 @@ func WithLogger(l *zap.Logger) Option {
 	}
 }
 
-// WithNormalSync makes commits return before the disk has stored them (synchronous=NORMAL). A single
-// publisher is then several times as fast. The file survives the end of the process, SIGKILL
-// included. A power cut, or a crash of the operating system, can take all commits since the last
-// checkpoint: accepted events are lost, handled events are handled again, and purged letters
-// return. It does not corrupt the file. If a checkpoint cannot sync a file, the store fails, and the bus
-// reopens it. On Linux, a file that lost commits in another way, such as a damaged log after SIGKILL, is
-// refused as without this option.
+// WithNormalSync makes commits return before the disk has stored them (synchronous=NORMAL). A single publisher is then
+// several times as fast. The file survives the end of the process, SIGKILL included. A power cut, or a crash of the
+// operating system, can lose all commits since the last checkpoint. Then accepted events are lost, handled events are
+// handled again, and purged letters return. It does not corrupt the file. If a checkpoint cannot sync a file, the store
+// fails, and the bus reopens it. On Linux, a file that lost commits in another way, such as a damaged log after
+// SIGKILL, is refused as without this option.
 func WithNormalSync() Option {
 	return func(c *config) error {
 		c.normal = true
@@ -77,14 +76,14 @@ func WithNormalSync() Option {
 	}
 }
 
-// WithExclusive opens the file for this process alone, with the index of the write-ahead log in memory. Without it,
-// the index is a mapped file (-shm): while the disk hangs or a snapshot freezes the file system, writing to the map
-// blocks in the kernel, where the Go runtime cannot interrupt it, and the next garbage collection stops the whole
-// program until the disk works again. With it, only what waits for the store waits.
+// WithExclusive opens the file for this process alone, with the index of the write-ahead log in memory. Without it, the
+// index is a mapped file (-shm). While the disk hangs or a snapshot freezes the file system, a write to the map blocks
+// in the kernel, where the Go runtime cannot interrupt it. The next garbage collection then stops the whole program
+// until the disk works again. With WithExclusive, only calls that wait for the store block.
 //
-// The store locks the lease file from Open to Close, also while it has no lease. Open fails with a *LockedError in other
-// processes, so there are no standbys, and a tool uses the admin API of the running bus (the program eventbus with
-// --url). Open with this option fails with a *LockedError if another store has the lease, and with ErrShared if another
+// The store locks the lease file from Open to Close, also while it has no lease. In other processes Open fails with a
+// *LockedError, so there are no standbys. Tools use the admin API of the running bus (the program eventbus with --url).
+// With this option, Open fails with a *LockedError if another store has the lease. It fails with ErrShared if another
 // process still has the file open after WithLockWait. WithExclusive is not available on Windows (*OptionError).
 func WithExclusive() Option {
 	return func(c *config) error {
@@ -94,8 +93,8 @@ func WithExclusive() Option {
 }
 
 // WithLockWait sets how long the store waits while another program holds the write lock. Then Open, Acquire, Release,
-// Reopen and Close fail with ErrBusy. A commit goes on waiting, and the store does not fail: the bus ends the publications
-// that wait, with an outcome that is unknown (see Store.Blocked). The default is 10 s. d must be from 1 ms to 1 hour.
+// Reopen and Close fail with ErrBusy. A commit continues to wait, and the store does not fail. The bus ends the waiting
+// publications with an unknown outcome (see Store.Blocked). The default is 10 s. d must be from 1 ms to 1 hour.
 func WithLockWait(d time.Duration) Option {
 	return func(c *config) error {
 		if d < time.Millisecond || d > maxLockWait {

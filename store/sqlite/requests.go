@@ -143,7 +143,7 @@ func (s *Store) Answer(ctx context.Context, id driver.RequestID) (body []byte, a
 	return body, body != nil, nil
 }
 
-// Catalogs returns the catalogs of all instances, by number. The one that an earlier schema had is that of the instance
+// Catalogs returns the catalogs of all instances, by number. The catalog of an earlier schema belongs to the instance
 // "", with the zero time in Seen. See [driver.Store].
 //
 // Errors: *CorruptError, driver.ErrFailed, driver.ErrClosed, the context's error.

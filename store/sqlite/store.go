@@ -17,8 +17,7 @@ import (
 	"github.com/surebus/eventbus/driver/storekit"
 )
 
-// Store is a store in an SQLite file. Its methods are safe for concurrent use. See [driver.Store]
-// for what they do.
+// Store is a store in an SQLite file. Its methods are safe for concurrent use. [driver.Store] specifies them.
 type Store struct {
 	// Immutable after Open.
 	path string // absolute, without symbolic links
@@ -58,16 +57,16 @@ var (
 )
 
 // Open opens the store at a path, and creates it if there is no file, unless MustExist is given. It makes the path
-// absolute. It takes no lease: Acquire does. It waits for locks of other processes as WithLockWait says. The path is that
-// of a file: ":memory:" and URIs are refused.
+// absolute. It takes no lease: Acquire does. It waits for locks of other processes as WithLockWait says. The path names
+// a file: Open refuses ":memory:" and URIs.
 //
-// Open migrates a file with an older schema, in one commit, but never under a process that has the lease: then the error is
-// a *LockedError with a Reason. So a deploy that changes the schema stops the old process before it starts the new one.
+// Open migrates a file with an older schema in one commit. While a process has the lease, it returns a *LockedError
+// with a Reason instead. So stop the old process before you start a version with a new schema.
 //
-// Opening takes some milliseconds and does not depend on the number of records. Open verifies the
-// header, the schema and the last commit, not each page. Reopen and the command line verify all. A file
-// that Open refuses, and its write-ahead log, stay as they are. After a crash, Acquire or the first commit writes the
-// write-ahead log again and syncs it: after a failed fsync, the disk may lack pages that the system's cache has.
+// Opening takes some milliseconds and does not depend on the number of records. Open verifies the header, the schema
+// and the last commit, not each page. Reopen and the command line verify all. A file that Open refuses, and its
+// write-ahead log, stay as they are. After a crash, Acquire or the first commit writes the write-ahead log again and
+// syncs it, because after a failed fsync the disk may lack pages of the system's cache.
 //
 // Errors: *LockedError (ErrLocked), *CorruptError, *PathError, ErrOtherProgram, ErrSchemaTooNew, ErrNotMigrated,
 // ErrNetworkFileSystem, ErrUnsafeSQLite, ErrBusy, ErrFull, ErrShared, *OptionError, those of the
@@ -318,10 +317,10 @@ func (s *Store) reopen(ctx context.Context) error {
 	return nil
 }
 
-// Close applies what was submitted, ends the lease and closes the file. If ctx ends first, Close
-// returns its error and continues in the background. A second Close waits for the first one until its own ctx ends.
+// Close applies the submitted batches, ends the lease and closes the file. If ctx ends first, Close returns its error
+// and continues in the background. A second Close waits for the first one until its own ctx ends.
 //
-// Another error means that the lease may not have ended: the next Open takes that for a crash. No event is lost.
+// Another error means that the lease may not have ended. The next Open then counts a crash. No event is lost.
 func (s *Store) Close(ctx context.Context) error {
 	return s.end.Close(ctx, func(end func(error)) {
 		s.watch.set.Close()

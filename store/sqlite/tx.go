@@ -14,18 +14,19 @@ import (
 // SubmitTx inserts incoming events in a *sql.Tx whose main database is the file of the store, of any driver of
 // database/sql for SQLite. It needs no lease. See [driver.TxStore].
 //
-// SQLite has one write lock for the file. From its first write to its end, the transaction of the caller keeps the store
-// from committing, so it must be short: publications that wait longer than WithLockWait end with an outcome that is
-// unknown. A publication by the caller itself would wait for its own transaction. Begin it for writing (BEGIN IMMEDIATE;
-// _txlock=immediate in the name of a database of modernc.org/sqlite): a transaction that reads first fails to write if the
-// store has committed meanwhile. The commit is as durable as the connection of the caller makes it (PRAGMA synchronous).
+// SQLite has one write lock for the file. From its first write to its end, the caller's transaction keeps the store
+// from committing. Keep it short: publications that wait longer than WithLockWait end with an unknown outcome. A
+// publication by the caller itself would wait for its own transaction. Begin it for writing: BEGIN IMMEDIATE, or
+// _txlock=immediate in the data source name of modernc.org/sqlite. A transaction that reads first fails to write if the
+// store has committed meanwhile. The commit is as durable as the connection of the caller makes it (PRAGMA
+// synchronous).
 //
 // The driver may be modernc.org/sqlite in the process of the store, which shares its locks, or any driver in another
 // process.
 //
 // Errors: driver.ErrNoTransaction for everything else than such a transaction; a *driver.RefusedError that matches
-// driver.ErrTime; sql.ErrTxDone; that of the driver; driver.ErrFailed; driver.ErrClosed; the context's error. After
-// one of these but driver.ErrNoTransaction, roll back.
+// driver.ErrTime; sql.ErrTxDone; that of the driver; driver.ErrFailed; driver.ErrClosed; the context's error. After any
+// error but driver.ErrNoTransaction, roll back.
 func (s *Store) SubmitTx(ctx context.Context, tx any, in []*driver.Incoming) error {
 	if err := s.submitTx(ctx, tx, in); err != nil {
 		return fmt.Errorf("SubmitTx: %w", err)

@@ -14,9 +14,9 @@ import (
 	"github.com/surebus/eventbus/driver/storekit"
 )
 
-// VerifyReport is what Verify has found.
+// VerifyReport is the result of Verify.
 type VerifyReport struct {
-	// Rows that were read.
+	// Records, Letters and Others are the numbers of rows that Verify read.
 	Records int64 `json:"records"`
 	Letters int64 `json:"letters"`
 	Others  int64 `json:"others"` // incoming events, requests, remembered ids, history, directives, catalogs, audit, outcomes, crashes
@@ -30,22 +30,23 @@ func (r *VerifyReport) IsSound() bool { return len(r.Problems) == 0 }
 
 // VerifyProgress is the progress of Verify.
 type VerifyProgress struct {
-	Rows  int64 // that were read
+	Rows  int64 // rows read so far
 	Total int64 // rows in the file when Verify began; 0 until they are counted
-	// Pages is set once the pages and indexes are verified, which happens at the same time.
+	// Pages is set once the pages and indexes are verified, which Verify does concurrently with the rows.
 	Pages bool
 }
 
 // maxProblems bounds the problems of a report.
 const maxProblems = 100
 
-// Verify reads the whole file and verifies it: each page and index (integrity_check of SQLite), the
-// checksum of each row, whether each state is legal, and whether the counts of the store are those of its
-// rows. Of tables that are not the store's, it verifies the pages alone. What only a bus decodes (the details of letters, progress, directives, audit entries, outcomes, the catalog) is covered by the
-// checksums alone; the command eventbus verify reads that too, apart from the outcomes. It changes nothing. A bus may work on the file meanwhile: Verify sees the data of one commit.
+// Verify reads the whole file and verifies each page and index (integrity_check of SQLite), the checksum and the state
+// of each row, and the counts of rows. In other programs' tables it verifies pages only. Data that only a bus decodes,
+// such as details of letters and the catalog, is covered by checksums. The command eventbus verify decodes it too,
+// apart from outcomes. Verify changes nothing. A bus may work on the file meanwhile: Verify sees the data of one
+// commit.
 //
-// It calls progress, which may be nil, about ten times a second on its own goroutines, one at a time, and
-// takes about 5 µs a row. The report is valid without an error only.
+// It calls progress, which may be nil, about ten times a second, on its own goroutines and never concurrently. It takes
+// about 5 µs a row. The report is valid only without an error.
 //
 // Damage is in the report and no error. Errors: *CorruptError if the file cannot be read further,
 // driver.ErrFailed, driver.ErrClosed, the context's error.

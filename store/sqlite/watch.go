@@ -21,10 +21,9 @@ type watch struct {
 	own seen       // what this store has committed
 }
 
-// Watch calls changed after another store or a transaction of a caller has committed. While there is a watcher, it looks
-// at the version of the file every 10 ms with the lease, so that incoming events are taken in soon, and every 100 ms
-// without it. A look takes about 10 µs: 0.1 % of a core with the lease. It reads the counters only when the version has
-// changed. See [driver.Store].
+// Watch calls changed after another store or a transaction of a caller has committed. While there is a watcher, it
+// checks the version of the file every 10 ms with the lease, and every 100 ms without it. A check takes about 10 µs:
+// 0.1 % of a core with the lease. It reads the counters only when the version has changed. See [driver.Store].
 func (s *Store) Watch(changed func(driver.Change)) (stop func()) { return s.watch.set.Add(changed) }
 
 // seen is what a look at the file has found.
