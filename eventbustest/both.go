@@ -16,10 +16,10 @@ import (
 // storetest.Model. newBus is New with that store, or without: call it instead, also inside a testing/synctest bubble. Each call
 // makes a bus with a store of its own.
 //
-// In memory, all handlers and the publisher share the data that a payload points to, and with a store each gets its own. So
-// Both also finds handlers that change it: in memory, it encodes each payload before and after the call of a handler, and reports
-// a difference as an error of the test. Payloads that encoding/json cannot encode are not looked at. If handlers change a payload at
-// the same time, the race detector reports it here.
+// In memory, all handlers and the publisher share the data that a payload points to, and with a store each gets its
+// own. So Both also finds handlers that change this data. In memory, it encodes each payload before and after the call
+// of a handler, and reports a difference as an error of the test. It skips payloads that encoding/json cannot encode.
+// If handlers change a payload at the same time, the race detector reports it here.
 func Both(t *testing.T, test func(t *testing.T, newBus func(t testing.TB, opts ...eventbus.Option) *eventbus.Bus)) {
 	t.Helper()
 	t.Run("memory", func(t *testing.T) {

@@ -55,10 +55,9 @@ func NewUnstarted(t testing.TB, opts ...eventbus.Option) *eventbus.Bus {
 //   - handlers that still run a second after the bus abandoned them (a day in virtual time)
 //   - a ledger that does not balance
 //
-// With a store, Adopt waits until the bus is settled, as WaitSettled defines it, and checks what the
-// store has: unfinished events, those that no bus has taken in included, and dead letters. Then it shuts the bus down, which closes
-// the store. For a bus that the test itself has shut down, it does not check the store: the next bus
-// over the same data shows what the store has.
+// With a store, Adopt waits until the bus is settled, as WaitSettled defines it, and checks the store for unfinished
+// events, incoming events and dead letters. Then it shuts the bus down, which closes the store. It does not check the
+// store of a bus that the test itself has shut down: start another bus over the same data to check it.
 func Adopt(t testing.TB, bus *eventbus.Bus) {
 	t.Helper()
 	requireUsable(t, bus)

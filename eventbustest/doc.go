@@ -1,9 +1,9 @@
 // Package eventbustest is the test kit for services that publish or subscribe on
 // an [eventbus.Bus].
 //
-// A test makes its bus with [New], passes it to the service, and publishes. At the end of the
-// test, the kit shuts the bus down and fails the test for unfinished events, unexpected dead
-// letters and handlers that do not return. So even a test without assertions checks these:
+// A test makes its bus with [New], passes it to the service, and publishes. At the end of the test, the kit shuts the
+// bus down. It fails the test for unfinished events, unexpected dead letters and handlers that do not return, even
+// without assertions:
 //
 //	func TestOrders(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {

@@ -106,7 +106,7 @@ func (r *Recorder) Deliveries() []Delivery {
 	return r.matching(func(*recorded) bool { return true })
 }
 
-// Len returns the number of deliveries, those that run included.
+// Len returns the number of deliveries, including running ones.
 func (r *Recorder) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,9 +183,9 @@ func Payload[T any](t testing.TB, e eventbus.Event) T {
 	return payload
 }
 
-// Wait returns when at least n deliveries have ended, including failed ones. The bus processes the
-// result after that: before checks of dead letters and metrics, use WaitSettled. The limit is that
-// of WaitSettled. Then Wait ends the test and shows the deliveries. Call it on the test's goroutine.
+// Wait returns when at least n deliveries have ended, including failed ones. The bus processes the result after that:
+// before checks of dead letters and metrics, use WaitSettled. It waits up to 10 seconds, or a day of virtual time, as
+// WaitSettled does. Then Wait ends the test and shows the deliveries. Call it on the test's goroutine.
 func (r *Recorder) Wait(t testing.TB, n int) {
 	t.Helper()
 	r.wait(t, n, "have ended", func() int { return r.ended })

@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// RequestContext is a context as web frameworks that reuse contexts give it to the handlers of requests. A
-// service that publishes with it, and handlers that need a user or a tenant, are right only if they still
-// have the values of their own request after Reuse:
+// RequestContext imitates the request context of web frameworks that reuse contexts. Publish with it to test that
+// handlers keep the user or tenant of their own request after Reuse:
 //
 //	ctx := eventbustest.NewRequestContext(t.Context())
 //	ctx.Set(userKey, "ann")
@@ -24,7 +23,7 @@ type RequestContext struct {
 	values map[any]any
 }
 
-// NewRequestContext returns the context of a first request, without values but those of parent.
+// NewRequestContext returns the context of a first request, with the values of parent only.
 func NewRequestContext(parent context.Context) *RequestContext {
 	return &RequestContext{Context: parent}
 }

@@ -14,9 +14,8 @@ import (
 // ledger balances. It does not wait for scheduled events, nor for abandoned handlers. With HeldIsSettled it
 // does not wait for held and snoozed deliveries.
 //
-// With a store, it also waits for the events that the bus has left to the store, and for those of
-// an earlier process: until no record is ready, waiting or parked. It does not wait for deliveries to a
-// subscription that does not exist.
+// With a store, it also waits until no record in the store is ready, waiting or parked, including records of an earlier
+// process. It does not wait for deliveries to a subscription that does not exist.
 //
 // It waits up to 10 seconds, or until a second before the test binary's timeout. Inside a
 // testing/synctest bubble it waits up to a day of virtual time. Then it ends the test with a
@@ -39,8 +38,8 @@ func WaitSettledWithin(t testing.TB, bus *eventbus.Bus, limit time.Duration, opt
 // SettledOption is an option of WaitSettled, WaitSettledWithin and AdvanceUntilSettled.
 type SettledOption func(*settled)
 
-// HeldIsSettled makes held and snoozed deliveries count as settled: the bus does not continue them until an operator, a circuit
-// or the time of the snooze lets it.
+// HeldIsSettled makes held and snoozed deliveries count as settled. They wait for an operator, a circuit or the end of
+// the snooze.
 func HeldIsSettled() SettledOption { return func(s *settled) { s.held = true } }
 
 // settled says what counts as settled.
@@ -64,6 +63,7 @@ func waitSettled(t testing.TB, bus *eventbus.Bus, limit time.Duration, as settle
 // Clock is a clock that a test advances, such as a *clock.Mock of
 // github.com/benbjohnson/clock.
 type Clock interface {
+	// Add advances the clock, and runs the timers that become due.
 	Add(d time.Duration)
 }
 

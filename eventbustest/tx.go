@@ -4,7 +4,9 @@ import "testing"
 
 // Tx is a transaction of a caller: a *storetest.Tx, or a *sql.Tx.
 type Tx interface {
+	// Commit ends the transaction and keeps its changes.
 	Commit() error
+	// Rollback ends the transaction and discards its changes.
 	Rollback() error
 }
 

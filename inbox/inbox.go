@@ -24,9 +24,9 @@ const (
 	prunedEvents = 100
 )
 
-// Inbox has the marks of what handlers have done in a database. Its methods are safe for concurrent use. Several inboxes, also
-// of several processes, may have one table if their buses have one store. Buses with different stores need tables of their own:
-// each removes the marks of events that it does not know.
+// Inbox records in a database which handlers have handled which events. Its methods are safe for concurrent use.
+// Several inboxes, also of several processes, may share a table if their buses share a store. Buses with different
+// stores need separate tables, because each removes the marks of events that it does not know.
 type Inbox struct {
 	bus       *eventbus.Bus
 	db        *sql.DB
@@ -59,9 +59,9 @@ func WithTable(name string) Option {
 	}
 }
 
-// WithRetention sets how long marks are kept at least: 24 hours by default. An event that has the id of an earlier one counts as
-// handled as long as the mark is there, also after the bus's WithIdempotencyWindow: so an id must not come again for another
-// event. Marks stay longer while the bus has a delivery or a letter of their event. d must be at least a second.
+// WithRetention sets how long marks are kept at least: 24 hours by default. While a mark exists, an event with the same
+// id counts as handled, even after the bus's WithIdempotencyWindow. So do not use an id for two events. Marks stay
+// longer while the bus has a delivery or a letter of their event. d must be at least a second.
 func WithRetention(d time.Duration) Option {
 	return func(i *Inbox) error {
 		if d < time.Second {
@@ -83,9 +83,9 @@ func WithLogger(l *zap.Logger) Option {
 	}
 }
 
-// New returns an Inbox in a database, and creates its tables if they are missing. The bus is the one whose handlers use it. New
-// blocks for a few statements, which ctx bounds. Without the table of emitted events the Inbox works, and eventbus.Emit returns
-// eventbus.ErrNoTransaction in its handlers.
+// New returns an Inbox in a database, and creates its tables if they are missing. bus is the bus whose handlers use the
+// Inbox. New blocks for a few statements, which ctx bounds. Without the table of emitted events the Inbox works, and
+// eventbus.Emit returns eventbus.ErrNoTransaction in its handlers.
 //
 // Errors: *eventbus.OptionError, also for a bus or a database that is nil; *TableError; those of the database, the context's.
 func New(ctx context.Context, bus *eventbus.Bus, db *sql.DB, opts ...Option) (*Inbox, error) {
@@ -119,12 +119,13 @@ func open(ctx context.Context, bus *eventbus.Bus, db *sql.DB, opts []Option) (*I
 	return i, i.setUpEmitted(ctx)
 }
 
-// TableError reports a table that is there and is not one of an Inbox, or that could not be created.
+// TableError reports a table that belongs to another program, or that could not be created.
 type TableError struct {
-	Table string
-	Err   error // the database's
+	Table string // the name of the table
+	Err   error  // the database's error
 }
 
+// Error returns the text of the error.
 func (e *TableError) Error() string {
 	return fmt.Sprintf("table %s has not the columns of an inbox, or cannot be created: create it as the package comment says, or choose another one (WithTable): %v", e.Table, e.Err)
 }
@@ -207,11 +208,12 @@ type handlerTx struct {
 	subscription string
 }
 
-// Once is a middleware, for eventbus.Use: it runs the handler in a transaction that also inserts a mark, and does not run it if
-// the mark is there. See the package comment. Give it to subscriptions with names (eventbus.Named), behind middleware that
-// shall run outside of the transaction. A call of the returned handler outside of a bus is an error.
+// Once is a middleware for eventbus.Use. It runs the handler in a transaction that also inserts a mark: the event's id,
+// the subscription and the number of edits. If the mark exists, it succeeds without a call of the handler. The
+// subscription needs a name (eventbus.Named). Middleware before Once runs outside of the transaction. Outside of a bus,
+// the returned handler returns an error.
 //
-// Errors of an attempt: the handler's, as they are; those of the database, the context's.
+// Errors of an attempt: the handler's, unchanged; the database's; the context's.
 func (i *Inbox) Once(next eventbus.Handler) eventbus.Handler {
 	return func(ctx context.Context, e eventbus.Event) error {
 		d, ok := eventbus.FromContext(ctx)
@@ -339,9 +341,9 @@ func (i *Inbox) pruneSometimes(ctx context.Context) {
 	}
 }
 
-// Prune removes the marks of up to 100 events and what their handlers have emitted, those with the oldest marks that are older than WithRetention, if the bus no
-// longer knows the event, or only how it has ended. It returns how many events they were of. It asks the bus for each event and blocks for that, and
-// ctx bounds it.
+// Prune removes the marks of up to 100 events, and their emitted events, oldest first. It removes marks that are older
+// than WithRetention if the bus has no dispatch and no dead letter of the event. It returns the number of events. It
+// calls eventbus.Bus.Event for each event and blocks for that; ctx bounds it.
 //
 // Errors: those of the database and of eventbus.Bus.Event, the context's.
 func (i *Inbox) Prune(ctx context.Context) (events int, err error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// Policy is what Every does about ticks that came before it, for CatchUp.
+// Policy selects which tick that came before it Every publishes, for CatchUp.
 type Policy uint8
 
 const (
@@ -90,8 +90,9 @@ func checkName(name string) string {
 	return ""
 }
 
-// CatchUp sets what Every does about ticks that came before it. Latest needs a bus with a store, which remembers the ticks that
-// earlier processes have published. The first process that uses Latest publishes the latest tick of a new schedule at once.
+// CatchUp sets whether Every publishes a tick that came before it. Latest needs a bus with a store, which remembers the
+// ticks that earlier processes published. The first process that uses Latest publishes the latest tick of a new
+// schedule at once.
 func CatchUp(p Policy) Option {
 	return func(s *Schedule) error {
 		if p > Latest {
@@ -277,9 +278,9 @@ func (r *registry) free(s *Schedule) {
 	delete(r.taken, place{s.bus, s.name})
 }
 
-// Stop ends the schedule. It waits for a publication in progress, at most for the 10 s that one may take, and the schedule
-// publishes no tick after Stop has returned. Events that it has published are handled all the same. Stop may be called more than
-// once. It must not be called by the codec of the bus.
+// Stop ends the schedule. It waits for a publication in progress, at most 10 s. The schedule publishes no tick after
+// Stop has returned. The bus still handles events that were published before. Stop may be called more than once. It
+// must not be called by the codec of the bus.
 func (s *Schedule) Stop() {
 	s.stop()
 	<-s.ended

@@ -18,6 +18,7 @@ type SpecError struct {
 	Reason string // what is wrong, and what would be right
 }
 
+// Error returns the text of the error.
 func (e *SpecError) Error() string {
 	return fmt.Sprintf("periodic: invalid spec %q: %s", e.Spec, e.Reason)
 }

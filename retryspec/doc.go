@@ -1,5 +1,17 @@
-// Package retryspec reads retry policies from JSON. Such policies can be changed without a
-// build, and shared between services and languages.
+// Package retryspec reads retry policies from JSON files, which you can change without a build,
+// and share between services and languages.
+//
+//	file, err := retryspec.Open("billing.json", retryspec.Parse)
+//	if err != nil {
+//		return err // with the path, the value and the expectation
+//	}
+//	err = file.Follow(func(d retryspec.Document) error {
+//		return billing.SetRetry(d.Policy()) // billing is a *eventbus.Subscription
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	go file.Watch(ctx, 5*time.Second, report) // applies a changed file
 //
 // There are two formats. Parse reads a policy document:
 //
@@ -22,10 +34,8 @@
 //	  ]
 //	}
 //
-// Pass the results to a bus:
-//
-//	eventbus.Retry(document.Policy())
-//	eventbus.RetryRules(rules...)
+// Without a file, pass the results to a bus: eventbus.Retry(document.Policy()), or
+// eventbus.RetryRules(rules...).
 //
 // Both parsers are strict. A member that is misspelt, out of its bounds or repeated is an
 // *Error with the path, the value and the expectation. PolicySchema and RulesSchema are
@@ -33,9 +43,9 @@
 //
 // # The default retries only ValueError
 //
-// A document without retry.include_errors, even {}, retries only errors named "ValueError".
-// Hardly any error in Go has that name, so with such a document the first failure is the
-// last one. List the errors to retry, or AllErrors ("TaskError") for all of them, and register names for the errors of other packages:
+// A document without retry.include_errors, even {}, retries only errors named "ValueError". Hardly any error in Go has
+// that name, so with such a document the first failure is the last one. List the errors to retry, or AllErrors
+// ("TaskError") for every error, and register names for the errors of other packages:
 //
 //	eventbus.New(
 //		eventbus.WithErrorName(context.DeadlineExceeded, "TimeoutError"),
@@ -51,8 +61,8 @@
 //
 // # Files
 //
-// Open reads a regular file of at most 1 MiB, and File.Watch reads it again when it changes,
-// while the bus runs. Unknown members at the top level of a document are ignored, and
+// Open reads a regular file of at most 1 MiB, and File.Watch reads it again when it changes.
+// Unknown members at the top level of a document are ignored, and
 // Document.Ignored lists them. The program in the directory check shows the effect of a file,
 // and with -strict it fails on ignored members:
 //

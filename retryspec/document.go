@@ -18,9 +18,9 @@ const NoLimit = -1
 // Document is a policy document: when to stop, how long to wait, and which errors to retry.
 // Parse and Default return one. The zero Document is not valid. Its JSON has all members.
 type Document struct {
-	Stop  Stop
-	Wait  Wait
-	Retry Retry
+	Stop  Stop  // when retries end
+	Wait  Wait  // the delays
+	Retry Retry // which errors to retry
 	// Ignored lists the members at the top level that Parse does not know, in the order of
 	// their names. The format ignores them, so that later versions can add some; one may be misspelt.
 	// Go code need not set it: Policy and the JSON of the document leave it out. Nil is none.
@@ -68,17 +68,15 @@ const (
 
 var strategies = []string{string(Fixed), string(Exponential), string(ExponentialJitter)}
 
-// AllErrors, in IncludeErrors, stands for every error. In the orchestrator of these
-// documents, it is the name of the type of every failed task. In ExcludeErrors it is a name
-// like any other.
+// AllErrors in IncludeErrors means every error. In the orchestrator of these documents, it is the name of the type of
+// every failed task. In ExcludeErrors it is a name like any other.
 const AllErrors = "TaskError"
 
-// Retry lists the errors that are retried and those that are not, by name (see Names of
-// eventbus.ErrorTraits).
+// Retry lists the errors to retry and the errors not to retry, by name (see Names of eventbus.ErrorTraits).
 type Retry struct {
-	// IncludeErrors lists the errors to retry. AllErrors in it retries all but those of
-	// ExcludeErrors. An empty list retries nothing. The default is
-	// ["ValueError"], a name that hardly any error in Go has, see eventbus.WithErrorName.
+	// IncludeErrors lists the errors to retry. With AllErrors, all errors are retried except ExcludeErrors. An empty
+	// list retries nothing. The default is ["ValueError"], a name that hardly any error in Go has, see
+	// eventbus.WithErrorName.
 	IncludeErrors []string
 	// ExcludeErrors lists errors not to retry, even if IncludeErrors lists them. It is empty
 	// by default.

@@ -31,6 +31,7 @@ type Error struct {
 	hasPath bool // which may be of one member, with the empty name
 }
 
+// Error returns the text of the error.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("retryspec: ")
@@ -48,8 +49,8 @@ func (e *Error) Error() string {
 // Is reports whether target is ErrInvalid.
 func (e *Error) Is(target error) bool { return target == ErrInvalid }
 
-// FileError reports a file that Open and Reload do not read, because reading it could block
-// or take much memory: it is no regular file, or has more than MaxFileSize bytes.
+// FileError reports a file that is not regular or has more than MaxFileSize bytes. Open and Reload do not read it,
+// because reading could block or take much memory.
 type FileError struct {
 	// Path is the path given to Open.
 	Path string
@@ -59,6 +60,7 @@ type FileError struct {
 	Size int64
 }
 
+// Error returns the text of the error.
 func (e *FileError) Error() string {
 	if e.Mode.IsRegular() {
 		return fmt.Sprintf("retryspec: %s has %d bytes, more than %d: write a smaller document", e.Path, e.Size, MaxFileSize)
@@ -80,8 +82,8 @@ func kindOf(mode fs.FileMode) string {
 	return "a special file"
 }
 
-// IgnoredError reports members at the top level of a document that mean nothing, such as a
-// misspelt one. The document is valid all the same: Watch applies it.
+// IgnoredError reports unknown members at the top level of a document, such as a misspelt one. The document is valid,
+// and Watch applies it.
 type IgnoredError struct {
 	// Path is the path of the file.
 	Path string
@@ -89,6 +91,7 @@ type IgnoredError struct {
 	Members []string
 }
 
+// Error returns the text of the error.
 func (e *IgnoredError) Error() string {
 	names := strings.Join(quoted(e.Members), ", ")
 	return fmt.Sprintf("retryspec: %s: ignored members: %s; the members are version, stop, wait and retry", e.Path, shorten(names))

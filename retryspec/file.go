@@ -86,8 +86,8 @@ func readFile(path string) (text []byte, err error) {
 	return text, err
 }
 
-// Ignored returns the names of the members at the top level of Current that mean nothing. It
-// is nil for rules, which have none.
+// Ignored returns the names of unknown members at the top level of the current document. It is nil for rules, whose
+// parser rejects them.
 func (f *File[T]) Ignored() []string {
 	if d, ok := any(f.Current()).(interface{ ignored() []string }); ok {
 		return d.ignored()
@@ -178,10 +178,9 @@ func (f *File[T]) apply(parsed T) error {
 	return errors.Join(errs...)
 }
 
-// Watch calls Reload at every interval until the context ends, and then returns nil. It
-// calls report, if not nil, on its own goroutine: with nil for each new text that is
-// applied, and with each error once, not at every interval. For a text that is applied and
-// has members that mean nothing, the error is an *IgnoredError; Ignored has those of Open.
+// Watch calls Reload at every interval until the context ends, and then returns nil. It calls report, if not nil, on
+// the goroutine of Watch: with nil for each new text that it applies, and once with each error. If an applied text has
+// unknown members, the error is an *IgnoredError. Ignored returns the unknown members of the text that Open read.
 //
 // To change the file, write another one and rename it. Otherwise Watch may read a partly
 // written file and report invalid JSON.

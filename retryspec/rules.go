@@ -18,8 +18,8 @@ import (
 //
 //	eventbus.RetryRules(rules...)
 //
-// What ParseRules makes takes nothing from the bus: no backoff is at once, no max
-// is no cap, no jitter is none.
+// Rules of ParseRules take no defaults from the bus: without backoff a retry is immediate, without max delays have no
+// cap, and without jitter they are exact.
 type Rules []eventbus.RetryRule
 
 // codePattern is a code, a prefix of codes, or *. rules.schema.json has the same.
@@ -37,11 +37,10 @@ var jitterNames = []string{"none", "full", "equal", "decorrelated"}
 // ParseRules reads ordered rules: {"policies": […]}. Unknown members are refused
 // everywhere. The error is an *Error.
 //
-// Durations are [-]P[nY][nM][nW][nD][T[nH][nM][nS]], as in "PT1.5S", with a
-// fraction in the last part at most; a year is 365 days here and a month 30. What
-// is less than nothing is nothing, more than 292 years is that, and more than
-// 2,147,483,647 attempts are so many. Beyond what the format says, ParseRules
-// refuses what Parse refuses of any JSON.
+// Durations are [-]P[nY][nM][nW][nD][T[nH][nM][nS]], as in "PT1.5S", with a fraction in the last part at most; a year
+// is 365 days here and a month 30. A negative duration becomes 0, a duration above 292 years becomes 292 years, and
+// attempts above 2,147,483,647 become that number. Like Parse, ParseRules also rejects repeated names, invalid UTF-8
+// and nesting deeper than 100.
 func ParseRules(data []byte) (Rules, error) {
 	root, err := decode(data)
 	if err != nil {
@@ -183,9 +182,8 @@ type wireRule struct {
 	} `json:"backoff"`
 }
 
-// MarshalJSON writes the rules with every member that has a value or a default,
-// in the order of the format and without white space. The error is that of
-// Validate.
+// MarshalJSON writes the rules with every member that has a value or a default, in the order of the format and without
+// white space. The error is the error of Validate.
 func (rules Rules) MarshalJSON() ([]byte, error) {
 	wire := make([]wireRule, len(rules))
 	for i, rule := range rules {
@@ -204,9 +202,8 @@ func (rules Rules) MarshalJSON() ([]byte, error) {
 	return text, nil
 }
 
-// Validate returns the *Error that ParseRules would, if the rules were written
-// down: for rules that were made or changed in Go. The format has no name of a
-// rule, no Is and no As, no unlimited attempts, and no proportional jitter.
+// Validate checks rules that were made or changed in Go. It returns the *Error that ParseRules would return for their
+// JSON. The format has no names of rules, no Is and As, no unlimited attempts, and no proportional jitter.
 func (rules Rules) Validate() error {
 	_, err := rules.MarshalJSON()
 	return err
@@ -259,7 +256,7 @@ func toWire(rule eventbus.RetryRule) (wireRule, *Error) {
 	return w, nil
 }
 
-// UnmarshalJSON is ParseRules.
+// UnmarshalJSON parses the rules as ParseRules does.
 func (rules *Rules) UnmarshalJSON(text []byte) error {
 	parsed, err := ParseRules(text)
 	if err != nil {

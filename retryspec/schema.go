@@ -11,13 +11,11 @@ var policySchema []byte
 //go:embed rules.schema.json
 var rulesSchema []byte
 
-// PolicySchema returns the JSON Schema, of draft 2020-12, of the documents that
-// Parse reads. It accepts what Parse accepts, but for what it cannot see: names
-// that occur twice in an object, text that is not UTF-8, and depth; and it may be
-// more exact with a number that a 64-bit float rounds over a bound. The caller may
-// change the slice.
+// PolicySchema returns the JSON Schema, of draft 2020-12, of the documents that Parse reads. It accepts the documents
+// that Parse accepts. It cannot detect repeated names in an object, invalid UTF-8 and deep nesting, and may treat
+// numbers close to a bound differently. The caller may change the slice.
 func PolicySchema() []byte { return slices.Clone(policySchema) }
 
-// RulesSchema returns the JSON Schema of the documents that ParseRules reads, as
-// PolicySchema does that of the others.
+// RulesSchema returns the JSON Schema, of draft 2020-12, of the documents that ParseRules reads. The caller may change
+// the slice.
 func RulesSchema() []byte { return slices.Clone(rulesSchema) }

@@ -1,12 +1,11 @@
-// Check reads files of retry policies, tells what they say, and shows their first ten
+// Check validates files of retry policies, and prints their meaning and their first ten
 // delays:
 //
 //	go run github.com/surebus/eventbus/retryspec/check [-policy | -rules] [-strict] FILE...
 //
-// A file that is "-" is the standard input. Whether a file is a policy document or
-// ordered rules, it tells by their members, unless it is told. At the first file that
-// is neither, or not a good one, it says why, and ends with the exit status 1. With
-// -strict, a policy document with members that mean nothing is not a good one.
+// The file "-" is the standard input. Without -policy and -rules, the members of a file
+// determine its format. At the first invalid file, it prints the reason and exits with status 1.
+// With -strict, a policy document with unknown members is invalid.
 package main
 
 import (
