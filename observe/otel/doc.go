@@ -3,13 +3,20 @@
 //
 //	opts := busotel.Options(tracerProvider, meterProvider) // nil: the global providers
 //	bus, err := eventbus.New(append(opts, eventbus.WithStore(store))...)
+//	if err != nil {
+//		return err
+//	}
 //	stop, err := busotel.Measure(bus, meterProvider)
+//	if err != nil {
+//		return err
+//	}
 //	defer stop()
 //
 // # Spans
 //
-//   - "publish order.placed", a producer span of operation type send, for each event that is published. It lasts as long as the
-//     call, and its parent is the span of the call's context. An event of PublishBatch has a span of its own.
+//   - "publish order.placed", a producer span of operation type send, for each event that is published. It lasts as
+//     long as the call, and its parent is the span in the context of the call. An event of PublishBatch has a span of
+//     its own.
 //   - "emit order.placed", a producer span of operation type create, for each eventbus.Emit. The bus publishes the event when the
 //     handler succeeds.
 //   - "process order.placed", a consumer span, for each call of a handler. Its parent is the producer span, also in a later
@@ -25,22 +32,23 @@
 //
 // # Context
 //
-// The metadata of an event carries the trace context and the baggage in the W3C formats, under traceparent, tracestate and baggage.
-// So the trace goes on through a store, a dead letter, a replay and an OnDeadLetter handler, and the baggage reaches the events that
-// handlers publish with their contexts. If you give one of traceparent and tracestate to Publish as eventbus.Metadata, the event has
-// yours, and its handlers continue your trace. The global propagator is not used: events in a store outlive its configuration.
+// The metadata of an event carries the trace context and the baggage in the W3C formats, under traceparent, tracestate
+// and baggage. So the trace continues through a store, a dead letter, a replay and an OnDeadLetter handler. The baggage
+// reaches the events that handlers publish with their contexts. If you pass traceparent or tracestate to Publish as
+// eventbus.Metadata, the event keeps your values, and its handlers continue your trace. The global propagator is not
+// used: events in a store outlive its configuration.
 //
-// The package never makes a publication or a delivery fail. It ignores malformed values. It leaves out a value of more than 8 KiB,
-// and those for which the metadata of the event has no room.
+// The package never makes a publication or a delivery fail. It ignores malformed values. It omits values of more than 8
+// KiB, and values for which the metadata of the event has no room.
 //
-// Without an SDK, and for spans that are not sampled, the context travels all the same.
+// The context also travels without an SDK, and with spans that are not sampled.
 //
 // # Attributes
 //
-// Names are those of the semantic conventions, version 1.43: messaging.system ("eventbus"), messaging.operation.name,
+// Names follow the semantic conventions, version 1.43: messaging.system ("eventbus"), messaging.operation.name,
 // messaging.operation.type, messaging.destination.name (the event's type), messaging.destination.subscription.name,
-// messaging.message.id, error.type. Further names begin with "eventbus.": attempt, replays, outcome, reason, letter.id. Spans have
-// no payloads, no keys and no metadata. The status has the text of the error, up to 1 KiB.
+// messaging.message.id, error.type. Further names begin with "eventbus.": attempt, replays, outcome, reason, letter.id.
+// Spans have no payloads, no keys and no metadata. The status has the text of the error, up to 1 KiB.
 //
 // # Metrics
 //

@@ -11,9 +11,9 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// Measure observes the counters of a bus, each time that a reader of the provider collects: see the package comment. A nil provider
-// is the global one. stop ends it, also after the bus or the provider is shut down. A collection waits for the store of the bus, up to a
-// second.
+// Measure registers the metrics of a bus, which a reader of the provider collects; the package comment lists them. A
+// nil provider means the global provider. stop unregisters them, also after the bus or the provider is shut down. A
+// collection blocks for up to a second for the store of the bus.
 //
 // Errors: *eventbus.OptionError for a nil bus, those of the provider.
 func Measure(bus *eventbus.Bus, mp metric.MeterProvider) (stop func() error, err error) {

@@ -30,12 +30,12 @@ const (
 	maxRemembered = 10_000 // failed calls
 )
 
-// Options returns the options for eventbus.New with which a bus traces and measures its publications and its handlers: see the
-// package comment. One result is for one bus. A nil provider is the global one, also a nil pointer. With the providers of the
-// packages trace/noop and metric/noop, the trace context and the baggage still travel with events.
+// Options returns options for eventbus.New that trace and measure the publications and handlers of a bus. Use a result
+// for one bus only. A nil provider, also a nil pointer, means the global provider. With the providers of the packages
+// trace/noop and metric/noop, the trace context and the baggage still travel with events.
 //
-// Handlers run in the middleware of Options, outside of all middleware of later options and of subscriptions. A provider may be shut
-// down before the bus: then nothing more is recorded. Errors of a provider go to otel.Handle.
+// The middleware of Options is outside of all middleware of later options and of subscriptions. After a provider is
+// shut down, it records nothing more; the bus continues. Errors of a provider go to otel.Handle.
 func Options(tp trace.TracerProvider, mp metric.MeterProvider) []eventbus.Option {
 	if isNil(tp) {
 		tp = otel.GetTracerProvider()

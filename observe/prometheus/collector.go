@@ -14,13 +14,15 @@ import (
 	"github.com/surebus/eventbus"
 )
 
-// Source is what a Collector reads: a *eventbus.Bus.
+// Source has the methods of a *eventbus.Bus that a Collector calls.
 type Source interface {
+	// Metrics returns the snapshot that a scrape exports.
 	Metrics() eventbus.Metrics
+	// Catalog returns the buses of the store. It may block until its context ends.
 	Catalog(context.Context) (eventbus.Catalog, error)
 }
 
-// Other is the label value of the types, subscriptions and destinations that have no series of their own.
+// Other is the label value that types, subscriptions and destinations without a series of their own share.
 const Other = "other"
 
 // Option is an option of New.
@@ -35,8 +37,9 @@ func WithMaxSubscriptions(n int) Option {
 	}
 }
 
-// WithMaxDestinations sets the number of destinations with series of their own, over all subscriptions: 100 by default. Only
-// destinations that are not well have series. The others of a subscription share Other. n is at least 1.
+// WithMaxDestinations sets the number of destinations with series of their own, over all subscriptions: 100 by default.
+// Only destinations in eventbus.DestinationsMetrics.List have series. Further destinations of a subscription share
+// Other. n is at least 1.
 func WithMaxDestinations(n int) Option {
 	return func(c *Collector) error {
 		c.destinationLabels.limit = n
@@ -91,8 +94,8 @@ type Collector struct {
 
 var _ prometheus.Collector = (*Collector)(nil)
 
-// New returns a collector of a bus. name is the value of the label bus, by which a registry tells the collectors of several buses
-// apart. It has 1 to 200 bytes of UTF-8. The collector answers before Start and after Shutdown, too.
+// New returns a collector of a bus. name is the value of the label bus, which distinguishes several buses in one
+// registry. It has 1 to 200 bytes of UTF-8. The collector also works before Start and after Shutdown.
 //
 // Errors: *eventbus.OptionError.
 func New(bus Source, name string, opts ...Option) (*Collector, error) {
@@ -124,7 +127,8 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. It waits up to 1 s for a store that does not answer, and up to another one for its catalog.
+// Collect implements prometheus.Collector. It blocks for up to 1 s for a store that does not answer, and up to 1 s more
+// for its catalog.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	m := c.bus.Metrics()
 	s := &scrape{descs: &c.descs}

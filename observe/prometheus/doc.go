@@ -7,12 +7,12 @@
 //	err = prometheus.Register(collector)
 //	http.Handle("/metrics", promhttp.Handler())
 //
-// # What it exports
+// # Metrics
 //
-// A Collector has everything that eventbus.Metrics has. Each scrape takes one snapshot. The bus does nothing
-// between scrapes. With a store, a scrape also reads the buses of its catalog, at most every 10 s.
+// A Collector exports all values of eventbus.Metrics. Each scrape takes one snapshot, and costs the bus nothing between
+// scrapes. With a store, a scrape also reads the buses of its catalog, at most every 10 s.
 //
-// All metrics have the label bus, the name that New gets. Their names begin with:
+// All metrics have the label bus with the name that was passed to New. Their names begin with:
 //
 //   - eventbus_: the bus as a whole, such as eventbus_dead_letters and eventbus_dispatches
 //   - eventbus_type_: an event type, with the label type
@@ -20,25 +20,26 @@
 //   - eventbus_destination_: a destination that is not well, with the labels subscription and destination
 //   - eventbus_store_: the store, without a series for a bus in memory
 //
-// Times are Unix times in seconds. A series of a time, such as eventbus_subscription_paused_until_timestamp_seconds, is absent
-// while there is no such time. A series of a state that does not apply is absent too: a subscription that is neither paused nor hung has no
-// eventbus_subscription_paused and eventbus_subscription_hung, and one without parked deliveries no eventbus_subscription_parked. Counters are there
-// from the start.
+// Times are Unix times in seconds. A series of a time, such as eventbus_subscription_paused_until_timestamp_seconds, is
+// absent while there is no such time. A series of a state that does not apply is absent too. For example, a
+// subscription without parked deliveries has no eventbus_subscription_parked. Counters exist from the start.
 //
-// Free text is not exported: the last error of a subscription, and who gave a directive and why. The admin page has it.
+// Free text is not exported: the last error of a subscription, and the operator and reason of a directive. The admin
+// page shows it.
 //
 // # Latency
 //
-// eventbus_subscription_call_duration_seconds is a histogram of the calls of a handler. The bus times every failure, and one
-// success in 64 while it is busy, which counts for the others. A call counts at up to a quarter above its duration, and never below. The sum
-// is an estimate, within 13 %.
+// eventbus_subscription_call_duration_seconds is a histogram of the calls of a handler. The bus times every failure
+// and, while it is busy, one success in 64, which represents the others. A call counts with its duration or up to a
+// quarter more. The sum is an estimate, within 13 %.
 //
 // # Labels
 //
-// The number of series is bounded. Event types beyond the first 1,000 of the bus, subscriptions beyond WithMaxSubscriptions and
-// destinations beyond WithMaxDestinations share the label value "other": its values are sums, of times the latest. A type or a subscription with the
-// name "other" is among them. A name keeps its series while it exists, so a counter of "other" falls only when a subscription in it ends. Bytes that are not
-// UTF-8 become U+FFFD, and names that are then equal share their series.
+// The number of series is bounded. Event types beyond the first 1,000 of the bus, subscriptions beyond
+// WithMaxSubscriptions and destinations beyond WithMaxDestinations share the label value "other". Its values are sums,
+// and for times the latest. A type or a subscription with the name "other" is part of it. A name keeps its series while
+// it exists, so a counter of "other" falls only when a subscription in it ends. Bytes that are not UTF-8 become U+FFFD,
+// and names that are then equal share their series.
 //
 // # Several collectors
 //
