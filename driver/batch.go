@@ -11,15 +11,15 @@ import (
 type Batch struct {
 	// Now is the bus's time, in UTC.
 	Now time.Time
-	// Epoch is that of the lease under which the bus made the batch, or 0 for none. If the store does not have that lease
-	// when it applies the batch, the batch is refused with ErrLeaseLost. If Epoch is 0, a batch with Accept, New, Update,
-	// Delete, Directives or Answer is refused with ErrLeaseLost.
+	// Epoch is the epoch of the lease under which the bus made the batch, or 0 for none. If the store does not have
+	// that lease when it applies the batch, it refuses the batch with ErrLeaseLost. If Epoch is 0, a batch with Accept,
+	// New, Update, Delete, Directives or Answer is refused with ErrLeaseLost.
 	Epoch int64
-	// AgedAt decides which entries of Remember have expired, and what else a store removes by age. It
-	// stands still for an hour after the bus's clock was set ahead. Zero means Now. See Aged.
+	// AgedAt is the time for removals by age: it decides which remembered ids have expired. It stands still for an hour
+	// after the bus's clock was set ahead. Zero means Now. See Aged.
 	AgedAt time.Time
-	// Remember adds entries to the table of remembered ids, one after the other. If one is known, and Aged
-	// is before the Expires of the known one, the batch is refused: so is the second of two with one Scope and Key.
+	// Remember adds entries to the table of remembered ids, one after the other. If an entry is known, and Aged is
+	// before its Expires, the batch is refused. Two entries with the same Scope and Key are refused too.
 	Remember []Dedupe
 	// Forget removes entries from the table of remembered ids, by Scope and Key. Unknown ones are
 	// ignored.
@@ -40,10 +40,10 @@ type Batch struct {
 	Update []*Record
 	// Delete removes records that the lease has. If it does not have one, the batch is refused.
 	Delete []Ref
-	// ForgetSettled removes entries from the table of remembered ids that equal these in Scope, Key and Event, and in Expires unless
-	// that is zero here, if after the batch no record and no incoming event of Event is left. Others are ignored. A store may decide
-	// it at the end of a commit of several batches, if none of them remembers the same Scope and Key after it: storekit.Group
-	// sees to that.
+	// ForgetSettled removes entries from the table of remembered ids if after the batch no record and no incoming event
+	// of their Event is left. Entries are compared by Scope, Key and Event, and by Expires unless it is zero here.
+	// Other entries are ignored. A store may decide this at the end of a commit of several batches, if no later batch
+	// of the commit remembers the same Scope and Key. storekit.Group ensures that.
 	ForgetSettled []Dedupe
 	// Bury inserts letters. An id that exists, or is twice in Bury, is skipped: an import may repeat.
 	Bury []*Letter
@@ -95,22 +95,22 @@ func (b *Batch) Aged() time.Time {
 // Dedupe is a remembered id of an event, or a remembered idempotency key.
 type Dedupe struct {
 	Scope string // empty for event ids, the type of the event for idempotency keys
-	Key   string
-	// A store keeps Event and Content and does not interpret them.
+	Key   string // the id as text, or the idempotency key
+	// Event is the id of the event. A store does not interpret Event and Content.
 	Event   ID
-	Content string // identifies the content: the bus compares it with that of a repetition
+	Content string // identifies the content; the bus compares it with the content of a repetition
 	// Expires is when the entry is no longer known. A store may remove the entry once it has seen a
 	// Batch.Aged at or after Expires. So after the clock is set back, an expired entry may be known or not.
 	Expires time.Time
 }
 
-// Directive is what an operator has ordered of a subscription, and survives restarts.
+// Directive is an order of an operator to a subscription, which survives restarts.
 type Directive struct {
-	Subscription string
+	Subscription string // identifies the directive; a store does not interpret it
 	Body         []byte // JSON, never nil
 }
 
-// AuditEntry records what an operator did.
+// AuditEntry records an action of an operator.
 type AuditEntry struct {
 	// Number counts the entries from 1, without gaps. The store assigns it.
 	Number int64
@@ -120,9 +120,9 @@ type AuditEntry struct {
 	Body   []byte // JSON, never nil
 }
 
-// Outcome is how deliveries of an event have ended that operators have acted upon.
+// Outcome records how deliveries ended upon which operators acted.
 type Outcome struct {
-	Event ID
+	Event ID     // the event's id
 	Body  []byte // JSON, never nil
 }
 
@@ -147,7 +147,7 @@ func (q *AuditQuery) Matches(e *AuditEntry) (bool, error) {
 
 // AuditPage is a page of entries, newest first.
 type AuditPage struct {
-	Entries []AuditEntry
+	Entries []AuditEntry // newest first
 	// Next is the Before of the next page. It is 0 on the last page.
 	Next int64
 }

@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// Errors of stores. Package eventbus has those that users of a bus meet under names of its own.
+// Errors of stores. Package eventbus exports those that users of a bus need.
 var (
 	// ErrFailed is matched by the errors of a store that has failed and was not reopened. See Store.
 	ErrFailed = errors.New("eventbus: store has failed")
 	// ErrClosed is matched by the errors of a store after Close.
 	ErrClosed = errors.New("eventbus: store is closed")
-	// ErrNotErased is matched by the error of an Erase after which payloads of purged letters are still in the storage
-	// for a while: see the store.
+	// ErrNotErased is matched by the error of an Erase if payloads of purged letters remain in the storage. The store
+	// erases them later.
 	ErrNotErased = errors.New("eventbus: payloads of purged letters are not erased yet")
-	// ErrNoLease is matched by the error of a Claim without the lease, and by that of an Acquire that does not wait,
-	// while another store has the lease. The error of Acquire names the process that has it, if the store knows it.
+	// ErrNoLease is matched by errors of Claim without the lease, and of Acquire without Wait while another store has
+	// it. The error of Acquire names the process with the lease, if the store knows it.
 	ErrNoLease = errors.New("eventbus: store does not hold the lease")
-	// ErrLeaseLost is the refusal of a batch whose Epoch is not that of a lease that the store has. Nothing was
-	// committed. The bus that had the lease becomes a standby.
+	// ErrLeaseLost is the refusal of a batch with the Epoch of a lease that the store does not have. The store
+	// committed nothing. The bus becomes a standby.
 	ErrLeaseLost = errors.New("eventbus: lease was lost")
-	// ErrBusy is matched by the error of an Acquire or a Release that has waited in vain for a lock that another program
-	// holds, such as a transaction of a caller. Nothing has changed, and the store has not failed. The bus calls again.
+	// ErrBusy is matched by the error of an Acquire or a Release that waited too long for a lock of another program,
+	// such as a transaction of a caller. Nothing has changed, and the store has not failed. The bus calls again.
 	ErrBusy = errors.New("eventbus: another program holds the write lock of the store")
 	// ErrNotLeased is the refusal of a batch that changes a record that is not leased, or not by this
 	// bus.
@@ -30,20 +30,19 @@ var (
 	// ErrNotFound is the refusal of a batch with an unknown letter, incoming event or request, and the error of Letter
 	// and Answer.
 	ErrNotFound = errors.New("eventbus: no such dead letter, incoming event or request: unknown, or removed already")
-	// ErrCatalogsChanged is the refusal of a batch whose IfCatalogs are not those of the store.
+	// ErrCatalogsChanged is the refusal of a batch whose IfCatalogs differ from the catalogs of the store.
 	ErrCatalogsChanged = errors.New("eventbus: another bus has changed its catalog of subscriptions")
 	// ErrDuplicateID is the refusal of a batch that remembers a known id.
 	ErrDuplicateID = errors.New("eventbus: duplicate event id")
-	// ErrNoTransaction is matched by the error of SubmitTx for a transaction that the store does not take.
+	// ErrNoTransaction is matched by the error of SubmitTx for a transaction that the store does not accept.
 	ErrNoTransaction = errors.New("eventbus: not a transaction of the store's database")
-	// ErrInvalidOption is matched by the error of an option that is wrong.
+	// ErrInvalidOption is matched by the error of an invalid option.
 	ErrInvalidOption = errors.New("eventbus: invalid option")
 	// ErrTime is the refusal of a batch with a time outside the years 0 to 9999.
 	ErrTime = errors.New("eventbus: time is outside the years 0 to 9999")
 )
 
-// RefusedError reports that a store did not apply a batch, and why. It changed nothing, and the
-// store goes on.
+// RefusedError reports that a store did not apply a batch, and why. The batch changed nothing, and the store continues.
 type RefusedError struct {
 	Letter   ID         // ErrNotFound: the letter of Take that is unknown
 	Incoming IncomingID // ErrNotFound: the incoming event of Accept that is unknown
@@ -56,6 +55,7 @@ type RefusedError struct {
 	Err error
 }
 
+// Error returns the text of the error.
 func (e *RefusedError) Error() string {
 	switch {
 	case e.Known != nil:

@@ -6,12 +6,12 @@ import "time"
 // used again. Between stores, and with transactions of callers, a smaller one may become visible later.
 type IncomingID int64
 
-// Incoming is an accepted event that no bus with the lease has taken in yet. Every store may leave one without a lease,
-// and, unless it is a TxLock, without a lock that another commit could wait for.
+// Incoming is an accepted event that no bus with the lease has taken in yet. Every store may leave one without a lease.
+// Unless it is a TxLock, it does so without a lock that another commit could wait for.
 type Incoming struct {
 	ID IncomingID // set by the store
-	// Record has the fixed fields of the event, and State and Due: it is Ready, or Scheduled. Its Targets are those of the
-	// publisher, and may be empty. A store keeps no other field of it.
+	// Record has the fixed fields of the event, and State and Due: it is Ready, or Scheduled. Its Targets lists the
+	// subscriptions of the publisher, and may be empty. A store keeps no other field of it.
 	Record *Record
 	// Given is set if the bus that takes the event in must remember its id: no batch has remembered it.
 	Given bool
@@ -29,24 +29,24 @@ type IncomingQuery struct {
 
 // IncomingPage is a page of incoming events.
 type IncomingPage struct {
-	Events []*Incoming
-	More   bool // there are larger ids that match
+	Events []*Incoming // in the order of ID
+	More   bool        // larger ids match
 }
 
 // RequestID identifies a request in its store. Ids grow, and are never used again.
 type RequestID int64
 
-// Request is what a bus without the lease asks of the bus that has it. The bus with the lease answers it in the batch that
-// does it, so that it is done once or not at all.
+// Request is a request of a bus without the lease to the bus that has it. That bus answers in the batch that carries
+// the request out, so it is carried out once or not at all.
 type Request struct {
 	ID   RequestID // set by the store
 	Body []byte    // JSON, never nil
 }
 
-// Answer answers a request.
+// Answer is the answer to a request.
 type Answer struct {
-	Request RequestID
-	Body    []byte // JSON, never nil
+	Request RequestID // the id of the request
+	Body    []byte    // JSON, never nil
 }
 
 // AnswerAge is how long a store keeps an answer at least, by Batch.Aged. Then it may remove the answer with its request.

@@ -37,7 +37,7 @@ func (s SlotSet) Len() (n int) {
 	return n
 }
 
-// Union returns the slots that are in one of two sets.
+// Union returns the slots that are in either set.
 func (s SlotSet) Union(other SlotSet) SlotSet {
 	for i, word := range other {
 		s[i] |= word
@@ -55,9 +55,10 @@ func (s SlotSet) Without(other SlotSet) SlotSet {
 
 // Lease is the right to write records. Of all open stores over the same data, at most one has a slot.
 type Lease struct {
-	// Epoch is more than 0, and larger than that of every earlier lease: a fencing token. 0 is that of no lease.
+	// Epoch is a fencing token: more than 0, and larger than the epoch of every earlier lease. It is 0 without a lease.
 	Epoch int64
-	// Slots are those of the lease. All stores but those that share the work give AllSlots or none.
+	// Slots are the slots of the lease. Only stores that share the work among processes have other sets than AllSlots
+	// and none.
 	Slots SlotSet
 
 	// Crashed reports that an earlier lease of the slots ended by neither Release, Close nor Reopen, and that
@@ -70,15 +71,15 @@ type Lease struct {
 // IsHeld reports whether this is a lease.
 func (l Lease) IsHeld() bool { return l.Epoch != 0 }
 
-// AcquireQuery is what to acquire.
+// AcquireQuery has the arguments of Acquire.
 type AcquireQuery struct {
-	// Wait waits while another store has the lease.
+	// Wait makes Acquire wait while another store has the lease.
 	Wait bool
-	// Want is the number of slots to acquire; 0: as many as the store gives. Stores with one slot ignore it.
+	// Want is the number of slots to acquire; 0 means as many as possible. Stores with one slot ignore it.
 	Want int
 }
 
-// Change is what other stores over the same data may have changed: a set of bits.
+// Change is a set of bits: the kinds of data that other stores may have changed.
 type Change uint8
 
 const (
@@ -99,7 +100,7 @@ const (
 	AnyChange = ChangedIncoming | ChangedRequests | ChangedAnswers | ChangedDirectives | ChangedCatalogs | ChangedLease
 )
 
-// Changes returns what Watch tells other stores of the batch.
+// Changes returns the bits that Watch of other stores reports for the batch.
 func (b *Batch) Changes() (c Change) {
 	for _, part := range []struct {
 		n   int

@@ -14,9 +14,9 @@ import (
 	"github.com/surebus/eventbus/mwl/internal/schema"
 )
 
-// Catalog is what definitions can call and be wrapped by. Every catalog has the
-// language's own providers: mock, and the middlewares Retry, Timeout, Loop and
-// Finally. It is immutable and may be shared by definitions and goroutines.
+// Catalog has the providers that definitions can call, and the middleware that can wrap them. Every catalog has the
+// language's own: the provider mock, and the middleware Retry, Timeout, Loop and Finally. It is immutable and may be
+// shared by definitions and goroutines.
 type Catalog struct {
 	calls       map[string]*definition.CallContract
 	middlewares map[string]*definition.MiddlewareContract
@@ -57,7 +57,7 @@ func emptyCatalog() *Catalog {
 	}
 }
 
-// URIs are those of all entries, sorted.
+// URIs returns the URIs of all entries, sorted.
 func (c *Catalog) URIs() []string {
 	uris := slices.Collect(maps.Keys(c.calls))
 	return slices.Sorted(func(yield func(string) bool) {

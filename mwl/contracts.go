@@ -95,11 +95,10 @@ func structural(declared *loader.ProviderPhase, kinds map[string]definition.Stru
 	return parameters
 }
 
-// Document returns the contract of the entry with the URI as a provider definition
-// document, the form that [ParseCallProvider] and [ParseMiddleware] read. It
-// returns false if the catalog has no such entry. The language's own documents
-// describe each argument; the document of an entry in Go has what the entry says.
-// The result is the caller's.
+// Document returns the contract of the entry with the URI as a provider definition document, the form that
+// [ParseCallProvider] and [ParseMiddleware] read. It returns false if the catalog has no such entry. The documents of
+// the language's own entries describe each argument. The document of an entry in Go has the fields of the entry. The
+// caller may change the result.
 func (c *Catalog) Document(uri string) (json.RawMessage, bool) {
 	document, ok := c.documents[uri]
 	return slices.Clone(document), ok

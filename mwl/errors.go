@@ -6,10 +6,9 @@ import (
 	"unicode"
 )
 
-// DefinitionError says why a definition cannot be loaded. It lists all problems,
-// in the order of the source.
+// DefinitionError reports why a definition cannot be loaded. It lists all problems, in the order of the source.
 type DefinitionError struct {
-	Problems []Problem
+	Problems []Problem // in the order of the source, at least one
 	// More is how many further problems were left out of the list.
 	More int
 }
@@ -49,7 +48,7 @@ func writeProblem(b *strings.Builder, p Problem) {
 	}
 }
 
-// CatalogError says why an entry cannot be in a catalog.
+// CatalogError reports why an entry cannot be in a catalog.
 type CatalogError struct {
 	// URI is the entry's.
 	URI string
@@ -64,7 +63,7 @@ func (e *CatalogError) Error() string {
 	return fmt.Sprintf("mwl: provider %q: %s: %s", e.URI, e.Field, e.Message)
 }
 
-// OptionError says why an option of [Load] or of [NewCatalog] cannot be used.
+// OptionError reports an invalid option of [Load] or of [NewCatalog].
 type OptionError struct {
 	// Option is the function that made the option.
 	Option string

@@ -29,8 +29,8 @@ type request struct {
 	withoutValue bool
 }
 
-// WithArguments supplies the root Flow's parameters. They are validated as any
-// caller's are: required ones must be there, undeclared ones are refused.
+// WithArguments sets the arguments for the parameters of the root Flow. They are validated: required ones must exist,
+// and undeclared ones are rejected.
 func WithArguments(arguments map[string]any) ExecuteOption {
 	return func(r *request) { r.arguments = arguments }
 }
@@ -50,13 +50,12 @@ func WithPlatform(members map[string]any) ExecuteOption {
 // Input, arguments and platform members are copied; they may be any Go values that
 // have a JSON form. If one has none, the Result is System.ParameterValidationFailed.
 //
-// When ctx is done the execution is cancelled: what runs is interrupted, the cleanup
-// of what has been established runs, for no longer than [Limits] allow, and the
-// Result is System.Cancelled, or the failure of a cleanup before that. Providers get
-// a context that carries ctx's values.
+// When ctx is done, the execution is cancelled: running parts are interrupted, and the cleanup of entered middleware
+// runs, within the time of [Limits]. The Result is System.Cancelled, or the failure of an earlier cleanup. Providers
+// get a context that carries ctx's values.
 //
-// Execute starts goroutines for the dispatches of a Gather and for the calls of Go
-// functions, and has waited for all of them when it returns.
+// Execute starts goroutines for the dispatches of a Gather and for the calls of Go functions. It returns after all of
+// them have ended.
 func (d *Definition) Execute(ctx context.Context, input any, options ...ExecuteOption) Result {
 	if ctx == nil {
 		ctx = context.Background()

@@ -28,19 +28,18 @@ type GraphFlow struct {
 	Calls []GraphCall `json:"calls,omitempty"`
 	// Entrypoint is the name of the first Step.
 	Entrypoint string `json:"entrypoint"`
-	// Steps are in the order in which the graph reaches them from the entrypoint; those
-	// that it does not reach come last, by name.
+	// Steps are in the order in which the graph reaches them from the entrypoint. Unreachable Steps come last, by name.
 	Steps []GraphStep `json:"steps"`
 }
 
 // GraphStep is a Step of a [GraphFlow].
 type GraphStep struct {
-	Name    string `json:"name"`
-	Action  string `json:"action"`
-	Pointer string `json:"pointer"`
+	Name    string `json:"name"`    // the name of the Step
+	Action  string `json:"action"`  // its action, such as Call
+	Pointer string `json:"pointer"` // its JSON pointer (RFC 6901)
 	// Middleware are the URIs of a Call Step's middleware, outermost first.
 	Middleware []string `json:"middleware,omitempty"`
-	// Calls are the targets of a Call or a Gather, and those of the middleware's cleanup.
+	// Calls are the targets of a Call or a Gather, and of the middleware's cleanup.
 	Calls []GraphCall `json:"calls,omitempty"`
 	// Edges lead to the Steps that may follow.
 	Edges []GraphEdge `json:"edges,omitempty"`
@@ -54,7 +53,7 @@ type GraphCall struct {
 	Flow int `json:"flow"`
 }
 
-// EdgeKind is what leads from a Step to another.
+// EdgeKind is the reason to follow an edge from a Step to another.
 type EdgeKind string
 
 // The kinds of edges.
@@ -67,8 +66,8 @@ const (
 
 // GraphEdge leads to a Step of the same Flow.
 type GraphEdge struct {
-	To   string   `json:"to"`
-	Kind EdgeKind `json:"kind"`
+	To   string   `json:"to"`   // the name of the next Step
+	Kind EdgeKind `json:"kind"` // when the edge is taken
 	// Label is the condition of a case, or the codes, types and retryability that a
 	// catch clause matches; "" if there is none.
 	Label string `json:"label,omitempty"`

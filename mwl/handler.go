@@ -26,9 +26,8 @@ func MapInput(input func(ctx context.Context, e eventbus.Event) (any, error)) Ha
 	}
 }
 
-// MapArguments computes the root Flow's arguments from the event. They are validated
-// as those of [WithArguments]. Without it there are none. An error of the function
-// fails the attempt.
+// MapArguments computes the root Flow's arguments from the event. They are validated like the arguments of
+// [WithArguments]. Without it there are none. An error of the function fails the attempt.
 func MapArguments(arguments func(e eventbus.Event) (map[string]any, error)) HandlerOption {
 	return func(h *flowHandler) error {
 		if arguments == nil {
@@ -52,8 +51,8 @@ func OnResult(take func(ctx context.Context, e eventbus.Event, value any) error)
 	}
 }
 
-// RetryDefinitionErrors lets the bus retry the failures that [ExecutionError.Retryable]
-// calls deterministic. Use it if they depend on what a provider answers.
+// RetryDefinitionErrors lets the bus retry the failures that [ExecutionError.Retryable] calls deterministic. Use it if
+// they depend on the answers of a provider.
 func RetryDefinitionErrors() HandlerOption {
 	return func(h *flowHandler) error {
 		h.retryDefinitionErrors = true
@@ -103,18 +102,16 @@ type flowHandler struct {
 
 // Handler returns a handler that runs the definition once for each delivery.
 //
-// The input is the event's payload, decoded if the bus has a store: any Go value with
-// a JSON form. A number of it whose digits a float64 does not keep, such as
-// 9007199254740993 or 1e400, is refused, in memory as from a store: the execution fails
-// with [CodeParameterValidationFailed]. Carry it as a string. Expressions read the delivery as execution.platform.event: id, type,
-// time, subscription, attempt (1 for the first), replays, metadata (an object of
-// strings), and key, which is absent if the event has none. execution.id is
-// <event id>/<subscription>/<attempt>; after a replay, /replay-<number> follows.
+// The input is the event's payload, decoded if the bus has a store: any Go value with a JSON form. A number with digits
+// that a float64 does not keep, such as 9007199254740993 or 1e400, is rejected, in memory and with a store. The
+// execution then fails with [CodeParameterValidationFailed]. Use a string for such a number. Expressions read the
+// delivery as execution.platform.event: id, type, time, subscription, attempt (1 for the first), replays, metadata (an
+// object of strings), and key, which is absent if the event has none. execution.id is <event
+// id>/<subscription>/<attempt>; after a replay, /replay-<number> follows.
 //
-// The handler's context is the execution's. At the subscription's timeout and when
-// Shutdown's context ends, the execution is cancelled, and Finally runs for as long as
-// [Limits] allow. By then the bus has abandoned the handler: it ignores the Result,
-// and a retry may begin while the cleanup runs.
+// The handler's context is the execution's. At the subscription's timeout and when Shutdown's context ends, the
+// execution is cancelled, and Finally runs for as long as [Limits] allow. At that time the bus has abandoned the
+// handler: it ignores the Result, and a retry may begin while the cleanup runs.
 //
 // The handler returns nil if the execution succeeds, and an [*ExecutionError] if it
 // fails. The error of Handler is an [*OptionError].

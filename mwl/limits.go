@@ -11,9 +11,8 @@ func WithLimits(limits Limits) LoadOption {
 	}
 }
 
-// Untrusted makes [UntrustedLimits] the limits of a definition whose author is not
-// trusted. Those that [WithLimits] sets too take precedence, whatever the order of
-// the options.
+// Untrusted makes [UntrustedLimits] the limits of a definition whose author is not trusted. The limits of [WithLimits]
+// take precedence, in any order of the options.
 func Untrusted() LoadOption {
 	return func(s *settings) error {
 		s.untrusted = true
@@ -21,30 +20,25 @@ func Untrusted() LoadOption {
 	}
 }
 
-// Limits bound what a definition, and one execution of it, may take. All parts of an
-// execution share its limits: subflows, the dispatches of a Gather, middleware. A
-// limit of zero is the default; a negative one is no limit.
+// Limits bound a definition and one execution of it. All parts of an execution share its limits: subflows, the
+// dispatches of a Gather, middleware. A limit of zero is the default; a negative one is no limit.
 //
-// An execution that exceeds a limit is cancelled: its Result is System.Cancelled (or
-// the failure of a cleanup, with that as its previous),
-// with a message that names the limit, as details.limit does. A definition cannot catch
-// that. The cleanup
-// of the cancelled execution may use as much again of StepRuns, Reruns, Cost and
-// RunDepth, and a quarter more of LiveBytes; then it is abandoned.
+// An execution that exceeds a limit is cancelled. Its Result is System.Cancelled, or the failure of a cleanup with that
+// as its previous. The message and details.limit name the limit. A definition cannot catch that. The cleanup of the
+// cancelled execution may use the same amount of StepRuns, Reruns, Cost and RunDepth again, and a quarter more of
+// LiveBytes. Then it is abandoned.
 //
-// Sizes are those of values in memory, roughly: 8 bytes for a number, 16 and its
-// bytes for a text, 24 and 16 for each element for an array, and for an object 320
-// with up to 8 members, and 80 for each member beyond that.
+// Sizes are approximate sizes in memory. A number has 8 bytes, a text 16 and its bytes, and an array 24 and 16 for each
+// element. An object has 320 bytes with up to 8 members, and 80 for each further member.
 type Limits struct {
-	// DefinitionBytes, Depth (of nested JSON), FlowNesting, Steps, Expressions,
-	// ExpressionBytes (of one expression) and ExpressionTotal (the bytes of all
-	// expressions) bound the definition: what exceeds them does not load.
+	// DefinitionBytes, Depth (of nested JSON), FlowNesting, Steps, Expressions, ExpressionBytes (of one expression) and
+	// ExpressionTotal (the bytes of all expressions) bound the definition. Load rejects a definition that exceeds them.
 	DefinitionBytes, Depth, FlowNesting, Steps, Expressions, ExpressionBytes, ExpressionTotal int
 	// StepRuns bounds the Steps, the dispatches of calls and the re-runs of one
 	// execution, all together.
 	StepRuns int
-	// Reruns bounds the re-runs alone: the rounds of Loop, the further attempts of
-	// Retry, and those of middleware of your own.
+	// Reruns bounds the re-runs alone: the rounds of Loop, the further attempts of Retry, and the re-runs of your own
+	// middleware.
 	Reruns int
 	// FanOut bounds the dispatches of one Gather. One that exceeds it fails before
 	// it dispatches anything, with Mwl.FanOutLimitExceeded, which the definition may
@@ -62,36 +56,31 @@ type Limits struct {
 	// ValueBytes bounds the value of one field, and the Results of a Gather, in
 	// bytes. A part that occurs several times counts each time.
 	ValueBytes int
-	// LiveBytes bounds the values that an execution holds at a time, in bytes: input
-	// and arguments, and for each Flow that runs its variables, what it computed and
-	// has not dropped, its failures, the Results of its calls, the state of its
-	// middleware, and fixed charges for Flows, dispatches and goroutines. A value
-	// that is no longer in use may count until its Flow's charge has doubled and
-	// exceeds 64 KiB, and in a Gather until its dispatches have ended.
+	// LiveBytes bounds the values that an execution holds at a time, in bytes. It counts input, arguments and, for each
+	// running Flow, its variables, computed values, failures, Results of calls and state of middleware. Flows,
+	// dispatches and goroutines have fixed charges. An unused value may count until the charge of its Flow has doubled
+	// and exceeds 64 KiB. In a Gather it may count until the dispatches have ended.
 	LiveBytes int
 	// ResultBytes bounds the value, or the failure, that Execute returns, in bytes.
 	ResultBytes int
-	// ExpressionCost bounds the work of one expression, in CEL's units of cost. A
-	// million take about 0.1 s. What exceeds it fails with
-	// System.ExpressionEvaluationError, which the definition may catch.
+	// ExpressionCost bounds the work of one expression, in CEL's units of cost. A million take about 0.1 s. An
+	// expression that exceeds it fails with System.ExpressionEvaluationError, which the definition may catch.
 	ExpressionCost int
-	// Cost bounds the work of all expressions of one execution, in the same units.
-	// Every expression costs 1 at least, and 1 for each 64 bytes of its value. The
-	// validation of arguments costs 10 for each part of the parameter schema that is
-	// applied to a value, more for numbers, and 1 for 2 bytes that a pattern reads.
+	// Cost bounds the work of all expressions of one execution, in the same units. Every expression costs 1 at least,
+	// and 1 for each 64 bytes of its value. The validation of arguments costs 10 for each part of the parameter schema
+	// that applies to a value, and more for numbers. A pattern costs 1 for 2 bytes that it reads.
 	Cost int
-	// ExecutionTime is how long one execution may take, Sleeps included, by the
-	// definition's clock. There is no limit by default, because definitions may sleep
-	// for weeks; the context of Execute and the timeout of a bus's handler bound it
-	// too.
+	// ExecutionTime is how long one execution may take, Sleeps included, by the definition's clock. There is no limit
+	// by default, because definitions may sleep for weeks. The context of Execute and the timeout of a bus's handler
+	// bound it too.
 	ExecutionTime time.Duration
 	// Cleanup is how long the cleanup of a cancelled execution may take, all of it
 	// together.
 	Cleanup time.Duration
 }
 
-// DefaultLimits are the limits that hold when nothing else is said. An execution
-// within them takes no more than 64 MiB.
+// DefaultLimits returns the limits of a definition without WithLimits and Untrusted. An execution within them takes no
+// more than 64 MiB.
 func DefaultLimits() Limits {
 	return Limits{
 		DefinitionBytes: 1 << 20,
@@ -117,7 +106,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// UntrustedLimits are the limits of [Untrusted].
+// UntrustedLimits returns the limits of [Untrusted].
 func UntrustedLimits() Limits {
 	return Limits{
 		DefinitionBytes: 256 << 10,

@@ -13,9 +13,8 @@ import (
 	"github.com/surebus/eventbus/mwl/internal/loader"
 )
 
-// Load reads a definition. The error is a [*DefinitionError] that lists what is
-// wrong with it, or an [*OptionError], or what the function of [WithResolver] caused.
-// The source is copied.
+// Load reads a definition. It copies the source. Errors: a [*DefinitionError] that lists all problems, an
+// [*OptionError], and errors of the function of [WithResolver].
 func Load(source []byte, options ...LoadOption) (*Definition, error) {
 	d := &Definition{settings: settings{catalog: ownProviders(), clock: realClock, random: rand.Float64}}
 	for i, option := range options {
@@ -83,9 +82,8 @@ func problemsOf(found []definition.Problem) []Problem {
 	return problems
 }
 
-// Warnings are what the definition may contain, but is likely a mistake, in the
-// order of the source. There are at most 100, and after these one that says how many
-// more there are.
+// Warnings returns parts of the definition that are valid but probably mistakes, in the order of the source. There are
+// at most 100, and one more that counts the others.
 func (d *Definition) Warnings() []Problem { return problemsOf(d.root.Warnings) }
 
 // Source is the document as it was loaded.
@@ -116,8 +114,8 @@ type settings struct {
 // LoadOption is an option of [Load].
 type LoadOption func(*settings) error
 
-// WithCatalog says what the definition can call and be wrapped by. Without it,
-// that is what every catalog has.
+// WithCatalog sets the providers and the middleware of the definition. Without it, the definition has the language's
+// own.
 func WithCatalog(catalog *Catalog) LoadOption {
 	return func(s *settings) error {
 		if catalog == nil {
@@ -131,12 +129,11 @@ func WithCatalog(catalog *Catalog) LoadOption {
 	}
 }
 
-// DeferArgumentErrors loads definitions with literal arguments that are not valid,
-// with a warning. Such an argument fails when an execution reaches it:
-// System.ParameterValidationFailed. That is what the language's text says. Without
-// the option such a definition does not load, because every execution that reaches
-// the argument fails in the same way. Literal arguments are the with of a call or of
-// a middleware phase, also one that is missing, and the for and until of a Sleep.
+// DeferArgumentErrors loads definitions with literal arguments that are not valid, with a warning. Such an argument
+// fails when an execution reaches it: System.ParameterValidationFailed. The specification of the language requires
+// this. Without the option such a definition does not load, because every execution that reaches the argument fails in
+// the same way. Literal arguments are the with of a call or of a middleware phase, even a missing one, and the for and
+// until of a Sleep.
 func DeferArgumentErrors() LoadOption {
 	return func(s *settings) error {
 		s.deferArgumentErrors = true
@@ -144,9 +141,8 @@ func DeferArgumentErrors() LoadOption {
 	}
 }
 
-// WithClock has executions take all their time from the clock: Sleep, Timeout,
-// delays, now() and the instants of the records. Without it they take the real
-// time.
+// WithClock sets the clock of executions: for Sleep, Timeout, delays, now() and the instants of the records. The
+// default is the real clock.
 func WithClock(c clock.Clock) LoadOption {
 	return func(s *settings) error {
 		if isNil(c) {
@@ -157,9 +153,8 @@ func WithClock(c clock.Clock) LoadOption {
 	}
 }
 
-// WithRandom has Retry take its jitter from the function, which returns numbers
-// from 0 up to, but not including, 1, and may be called by several goroutines at
-// once. Without it, jitter is random.
+// WithRandom sets the random numbers for the jitter of Retry. The function returns numbers in [0, 1), and must be safe
+// for concurrent use. Without the option, jitter is random.
 func WithRandom(random func() float64) LoadOption {
 	return func(s *settings) error {
 		if random == nil {

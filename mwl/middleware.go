@@ -30,7 +30,7 @@ type Middleware struct {
 	OnEntry, OnSuccess, OnFailure, OnAlways *PhaseAction
 }
 
-// Level says where a middleware may be attached, a set of bits.
+// Level is a set of bits: the places to which a middleware may be attached.
 type Level uint8
 
 // The two levels.
@@ -41,30 +41,28 @@ const (
 	AttachFlow
 )
 
-// ActionKind says what an action may do to what passes by.
+// ActionKind is the kind of an action of middleware, which determines its valid Decisions.
 type ActionKind uint8
 
 // The three kinds of actions.
 const (
-	// SideEffect leaves what is in flight alone: the Decision must be zero.
+	// SideEffect changes neither value nor flow: the Decision must be zero.
 	SideEffect ActionKind = iota + 1
-	// Control passes, or decides with [Substitute], [Rerun] or [Bound].
+	// Control returns the zero Decision, [Substitute], [Rerun] or [Bound].
 	Control
-	// Transform passes, or gives another value with [Replace].
+	// Transform returns the zero Decision, or another value with [Replace].
 	Transform
 )
 
-// PhaseAction is what a middleware does at one phase.
+// PhaseAction is the action of a middleware at one phase.
 type PhaseAction struct {
-	// Kind is what the action may do.
+	// Kind is the kind of the action.
 	Kind ActionKind
 	// Parameters is the JSON Schema of the phase's with, closed like a
 	// [CallProvider]'s. Nil accepts no with.
 	Parameters json.RawMessage
-	// Structural are the members of with that are definitions instead of values, by
-	// name; Parameters declares them, too. Run gets each as it is written, its
-	// expressions included, and none is evaluated at the phase. The whole member cannot
-	// be an expression. Nil is none.
+	// Structural are the members of with that are definitions instead of values, by name; Parameters declares them,
+	// too. Run receives each unevaluated, with its expressions. The whole member cannot be an expression. Nil is none.
 	Structural []string
 	// Run does the work when the phase's when is true. It must return soon after ctx
 	// is done; at OnAlways, that is not when the execution is cancelled. An error
@@ -79,16 +77,16 @@ type PhaseAction struct {
 type PhaseRun struct {
 	// With are the phase's arguments, valid by its Parameters; never nil.
 	With map[string]any
-	// Input is what the entry received.
+	// Input is the input of the entry.
 	Input any
-	// Result is what rises at the entry's position; nil at OnEntry.
+	// Result is the Result that rises at the position of the entry. It is nil at OnEntry.
 	Result *Result
 	// EnteredAt is when the phase began.
 	EnteredAt time.Time
 	// ExecutionID identifies the execution.
 	ExecutionID string
-	// State is the entry's own: what one phase leaves here, the later ones find.
-	// It is nil at first, also when a re-run establishes the entry afresh.
+	// State belongs to the entry: later phases find the value that an earlier phase set. It is nil at first, and when a
+	// re-run enters the entry again.
 	State any
 
 	contribute func(name string, value any)
@@ -98,7 +96,7 @@ type PhaseRun struct {
 // own phase blocks read. The value must be valid by the middleware's Metadata.
 func (r *PhaseRun) Contribute(name string, value any) { r.contribute(name, value) }
 
-// Decision is what an action wants to happen. The zero Decision lets things pass.
+// Decision is the result of an action. The zero Decision changes nothing.
 type Decision struct {
 	kind     decisionKind
 	result   Result
@@ -117,42 +115,37 @@ const (
 	decideBound
 )
 
-// Substitute puts a Result in place of another. At OnEntry the scope does not
-// run: the Result leaves from the entry's position, past OnAlways only. At
-// OnSuccess and OnFailure it takes the place of what rises, is shaped by the same
-// block, and must be of the same kind: a phase never turns a failure into a
-// success or back.
+// Substitute replaces a Result. At OnEntry the scope does not run: the Result leaves from the entry's position, past
+// OnAlways only. At OnSuccess and OnFailure it replaces the rising Result, and the same block shapes it. It must be of
+// the same kind: a phase never turns a failure into a success or back.
 func Substitute(result Result) Decision {
 	return Decision{kind: decideSubstitute, result: result}
 }
 
-// Replace puts another value in place of the one in flight, before the block's
-// shaping: at OnEntry what the scope gets, at OnSuccess what rises.
+// Replace replaces a value before the block shapes it: at OnEntry the input of the scope, at OnSuccess the rising
+// value.
 func Replace(value any) Decision {
 	return Decision{kind: decideReplace, value: value}
 }
 
-// RerunOptions say how [Rerun] runs the scope again.
+// RerunOptions are the options of [Rerun].
 type RerunOptions struct {
-	// Delay is waited first; zero or less is no wait.
+	// Delay is the wait before the run; zero or less means none.
 	Delay time.Duration
-	// Feed gives the next run the product of the block's value, as Loop does; only
-	// at OnSuccess. Otherwise it gets the input of the first.
+	// Feed makes the block's value the input of the next run, as Loop does; only at OnSuccess. Otherwise the input is
+	// that of the first run.
 	Feed bool
-	// RestoreVariables puts the variables back to what they were after OnEntry, as
-	// Retry does; the block's assign is applied to that.
+	// RestoreVariables resets the variables to their values after OnEntry, as Retry does, before the block's assign.
 	RestoreVariables bool
 }
 
-// Rerun runs the scope again instead of emitting what rises; at OnSuccess or
-// OnFailure.
+// Rerun runs the scope again instead of emitting the rising Result, at OnSuccess or OnFailure.
 func Rerun(options RerunOptions) Decision {
 	return Decision{kind: decideRerun, rerun: options}
 }
 
-// Bound races the scope at OnEntry: when the duration elapses before its Result is
-// accepted, the scope is interrupted and the failure emitted, as Timeout does. A
-// duration of zero or less has elapsed already.
+// Bound limits the time of the scope at OnEntry, as Timeout does. If the duration elapses before the Result, the scope
+// is interrupted and the failure emitted. A duration of zero or less has elapsed already.
 func Bound(duration time.Duration, failure *Failure) Decision {
 	return Decision{kind: decideBound, duration: duration, result: Result{Failure: failure}}
 }

@@ -152,7 +152,7 @@ func (m *goMiddleware) substitute(p *phaseRun, v verdict, r Result, given *failu
 	return v, nil
 }
 
-// String names the kind of an action.
+// String returns the name of the kind.
 func (k ActionKind) String() string {
 	switch k {
 	case SideEffect:

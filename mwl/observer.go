@@ -16,10 +16,9 @@ import (
 // function is not called. An execution with an observer makes spans whichever functions
 // are set; one without an observer makes none.
 //
-// The dispatches of a Gather run on several goroutines, and so do executions, so the
-// functions may be called concurrently. Within an execution a span begins after its
-// parent's SpanBegun has returned, and it ends before its parent's SpanEnded is called.
-// Each SpanBegun is followed by one SpanEnded, before Execute returns.
+// Executions, and the dispatches of a Gather, run on several goroutines, so the functions may be called concurrently.
+// Within an execution a span begins after its parent's SpanBegun has returned, and it ends before its parent's
+// SpanEnded is called. Each SpanBegun is followed by one SpanEnded, before Execute returns.
 //
 // Each call runs on a goroutine of its own, under no lock, and the execution waits until
 // it has returned: the functions must be quick. A panic or runtime.Goexit of a function
@@ -43,13 +42,13 @@ type Observer struct {
 	Logger *slog.Logger
 }
 
-// SpanKind is what part of an execution a span is.
+// SpanKind is the kind of a part of an execution.
 type SpanKind string
 
 // The kinds of spans.
 const (
-	// SpanFlow is one run of a Flow. That of the root Flow is the whole execution: its
-	// outcome is that of the Result.
+	// SpanFlow is one run of a Flow. The span of the root Flow is the whole execution, and has the outcome of the
+	// Result.
 	SpanFlow SpanKind = "flow"
 	// SpanStep is one pass of a Step. A Sleep is a Step.
 	SpanStep SpanKind = "step"
@@ -79,22 +78,21 @@ type Span struct {
 	// ParentID is the ID of the span around; 0 for the root Flow, which has none.
 	ParentID uint64   `json:"parent_id,omitempty"`
 	Kind     SpanKind `json:"kind"`
-	// Name is the name of a Flow or of a Step, the target of a call (the URI of a
-	// provider or the name of a Flow), the URI of a middleware, or a phase, such as
-	// onEntry. The root Flow, inline Flows and waits have none.
+	// Name is the name of a Flow, a Step or a phase (such as onEntry), the URI of a middleware, or the target of a
+	// call: the URI of a provider or the name of a Flow. The root Flow, inline Flows and waits have none.
 	Name string `json:"name,omitempty"`
 	// Action is the action of a Step, such as Call.
 	Action string `json:"action,omitempty"`
-	// Pointer is the JSON pointer (RFC 6901) of the part in the definition; "" is the
-	// root Flow. A phase without a block has that of its middleware entry.
+	// Pointer is the JSON pointer (RFC 6901) of the part in the definition; "" is the root Flow. A phase without a
+	// block has the pointer of its middleware entry.
 	Pointer string `json:"pointer"`
 	// StepID is step.id of a Step, which providers see as [CallRequest.StepID].
 	StepID string `json:"step_id,omitempty"`
 	// Index is the place of a call in its Gather, from 0; nil elsewhere.
 	Index *int `json:"index,omitempty"`
-	// Run counts the runs of a middleware's scope, from 1, on the spans directly in the
-	// middleware: the attempt of a Retry or the iteration of a Loop. A phase and a wait
-	// have the run that they follow. It is 0 at onEntry and on spans elsewhere.
+	// Run is the run of a middleware's scope, from 1, on the spans directly in the middleware: the attempt of a Retry,
+	// or the iteration of a Loop. A phase and a wait have the run that they follow. It is 0 at onEntry and on spans
+	// elsewhere.
 	Run int `json:"run,omitempty"`
 	// Start is when the span began, in UTC, by the clock of [WithClock].
 	Start time.Time `json:"start"`
@@ -105,10 +103,9 @@ type EndedSpan struct {
 	Span
 	// End is when the span ended. It is zero in a [Trace] while the span runs.
 	End time.Time `json:"end,omitzero"`
-	// Outcome is [TypeSuccess] or the type of the failure. That of a phase says how the
-	// phase itself ended, not what rises through it. A Step whose failure a catch clause
-	// matched has the failure as its outcome, and a Next. It is cut after 128 bytes, and
-	// then ends in "…".
+	// Outcome is [TypeSuccess] or the type of the failure. The outcome of a phase is its own, and not that of the
+	// Result that rises through it. A Step whose failure a catch clause matched has the failure as its outcome, and a
+	// Next. It is cut after 128 bytes, and then ends in "…".
 	Outcome string `json:"outcome,omitempty"`
 	// Code is the code of the failure, cut like Outcome; "" after success.
 	Code string `json:"code,omitempty"`
@@ -117,24 +114,22 @@ type EndedSpan struct {
 	Interrupted bool `json:"interrupted,omitempty"`
 	// Next is the Step that follows a Step; "" if the Flow ended with it.
 	Next string `json:"next,omitempty"`
-	// Input, Arguments and Output are what the span received, its evaluated with, and
-	// its value, as JSON. The input of a call is what its target received. Message is
-	// the message of the failure. Each is cut after [Observer.ValueBytes] bytes, and then
-	// ends in "…". Each is "" if there is none.
+	// Input, Arguments and Output are the input of the span, its evaluated with, and its value, as JSON. The input of a
+	// call is the input of its target. Message is the message of the failure. Each is cut after [Observer.ValueBytes]
+	// bytes, and then ends in "…". Each is "" if there is none.
 	Input     string `json:"input,omitempty"`
 	Arguments string `json:"arguments,omitempty"`
 	Output    string `json:"output,omitempty"`
 	Message   string `json:"message,omitempty"`
 }
 
-// WithObserver reports the execution to the observer. Several are called in the order of
-// the options, after those of [Definition.WithObserver].
+// WithObserver reports the execution to the observer. Several observers are called in the order of the options, after
+// the observers of [Definition.WithObserver].
 func WithObserver(o Observer) ExecuteOption {
 	return func(r *request) { r.observers = append(r.observers, o) }
 }
 
-// WithObserver returns a definition that is the same, except that it reports all its
-// executions to the observer besides.
+// WithObserver returns a copy of the definition that also reports all its executions to the observer.
 func (d *Definition) WithObserver(o Observer) *Definition {
 	observed := *d
 	observed.settings.observers = append(slices.Clip(observed.settings.observers), o)

@@ -20,18 +20,15 @@ type CallProvider struct {
 	// the top. Arguments that it does not declare are refused unless it sets
 	// additionalProperties. Nil takes no arguments. It has at most 5000 values.
 	Parameters json.RawMessage
-	// Metadata is the JSON Schema of what the provider reports beside its Result.
-	// Nil reports nothing.
+	// Metadata is the JSON Schema of the metadata that the provider returns beside its Result. Nil reports nothing.
 	Metadata json.RawMessage
 	// Failures are the codes that the provider emits. Provider.Call.<CodePrefix>.Error,
 	// for errors that are no [*Failure] and for panics, is always one of them.
 	Failures FailureCatalog
-	// Call does the work. It must return soon after ctx is done: the execution waits
-	// for it. It has a goroutine of its own, so that runtime.Goexit is survived.
-	// Several dispatches may call it at once. What it is given and what it returns are
-	// copied. An error that is or wraps a *Failure is the Result as it stands; any
-	// other, a panic and runtime.Goexit included, becomes
-	// Provider.Call.<CodePrefix>.Error.
+	// Call does the work. It must return soon after ctx is done: the execution waits for it. It has a goroutine of its
+	// own, so that runtime.Goexit is survived. Several dispatches may call it at once. Its arguments and results are
+	// copied. An error that is or wraps a *Failure is the Result as it stands; any other, a panic and runtime.Goexit
+	// included, becomes Provider.Call.<CodePrefix>.Error.
 	Call func(ctx context.Context, request CallRequest) (CallResponse, error)
 }
 
@@ -47,7 +44,7 @@ type FailureCatalog struct {
 	Open []string
 }
 
-// CallRequest is what a dispatch hands to its provider.
+// CallRequest has the arguments of a dispatch for its provider.
 type CallRequest struct {
 	// With are the arguments, valid by the provider's Parameters; never nil.
 	With map[string]any
@@ -61,11 +58,10 @@ type CallRequest struct {
 	Index int
 }
 
-// CallResponse is what a provider gives back.
+// CallResponse is the result of a provider.
 type CallResponse struct {
-	// Value is the value of the success; not read when there is an error.
+	// Value is the value of the success. It is ignored with an error.
 	Value any
-	// Metadata is what the call's arms read as provider.metadata, also beside an
-	// error.
+	// Metadata is available to the call's arms as provider.metadata, also with an error.
 	Metadata map[string]any
 }

@@ -7,11 +7,9 @@ import (
 	"github.com/surebus/eventbus/mwl/internal/loader"
 )
 
-// ParseCallProvider reads a provider definition document: the JSON form in which
-// the contract of a provider is published. It returns the catalog entry with all
-// that the document says; Call is left to be set. The error is a
-// [*DefinitionError] that lists what is wrong with the document. The limits are
-// those of [DefaultLimits].
+// ParseCallProvider reads a provider definition document: the JSON form in which the contract of a provider is
+// published. It returns the catalog entry with the content of the document. Set Call before you use it. The error is a
+// [*DefinitionError] that lists all problems. [DefaultLimits] apply to the document.
 func ParseCallProvider(document []byte) (CallProvider, error) {
 	p, err := parseProvider(document, loader.CallProvider)
 	if err != nil {
@@ -23,9 +21,8 @@ func ParseCallProvider(document []byte) (CallProvider, error) {
 	}, nil
 }
 
-// ParseMiddleware is [ParseCallProvider] for middleware. The actions that the
-// document declares are set, with their structural parameters, and their Run is left to
-// be set.
+// ParseMiddleware reads the definition document of a middleware, as [ParseCallProvider] does for providers. It sets the
+// declared actions with their structural parameters. Set their Run before you use it.
 func ParseMiddleware(document []byte) (Middleware, error) {
 	p, err := parseProvider(document, loader.MiddlewareProvider)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/surebus/eventbus/mwl/internal/value"
 )
 
-// PublishURI is what definitions call to publish an event, see [PublishTo].
+// PublishURI is the URI of the provider that publishes an event, see [PublishTo].
 const PublishURI = "mwl:provider.call/eventbus/publish/v1"
 
 // The failure codes of [PublishURI].
@@ -57,18 +57,15 @@ var traceHeaders = []string{"traceparent", "tracestate"}
 //	idempotencyKey
 //	          names the event among those that the handled event causes
 //
-// The Result is the event's id. The failures are those of the Codes that begin with
-// CodePublish.
+// The Result is the event's id. The failures have the codes CodePublish….
 //
-// In a [Definition.Handler], the event's metadata has the id of the handled event as
-// [CausationID], and its traceparent and tracestate, if it has them and the arguments
-// do not.
+// In a [Definition.Handler], the metadata has the id of the handled event as [CausationID]. It also has the traceparent
+// and tracestate of that event, unless the arguments set them.
 //
-// There, the event also has an id that another attempt or a replay computes again, so
-// that they do not publish it twice for as long as the bus remembers ids (see
-// eventbus.ID). It is made of the handled event's id, the subscription, and either
-// the idempotencyKey or the new event's content: type, key, payload, and how many
-// events with this content the execution has published before. So
+// In a handler, the event also has a derived id, so that another attempt or a replay does not publish it twice while
+// the bus remembers the id (see eventbus.ID). The id derives from the handled event's id, the subscription, and the
+// idempotencyKey. Without an idempotencyKey, it derives from the new event's type, key and payload, and the number of
+// earlier events of the execution with this content. So
 //   - a Retry repeats a failed call with the same id,
 //   - a Retry around a Flow publishes again what its last run has published: write an
 //     idempotencyKey,
@@ -79,8 +76,7 @@ var traceHeaders = []string{"traceparent", "tracestate"}
 // Outside a handler the bus makes the id, unless the call has an id or an
 // idempotencyKey, which then is that of the execution.
 //
-// A call does not wait for room in a full queue in a handler, as eventbus.Publish.
-// The bus must not be nil; [NewCatalog] refuses it.
+// In a handler, a call does not wait for room in a full queue. The bus must not be nil: [NewCatalog] rejects it.
 func PublishTo(bus *eventbus.Bus) CatalogEntry { return publisher{bus} }
 
 type publisher struct{ bus *eventbus.Bus }

@@ -8,9 +8,8 @@ import (
 	"github.com/surebus/eventbus/mwl/internal/definition"
 )
 
-// WithResolver has [Load] call the function for each provider that the definition
-// names and the catalog does not have. It is for tools that check, draw or mock
-// definitions whose providers they do not know.
+// WithResolver sets a function that [Load] calls for each provider that the definition names and the catalog does not
+// have. It is for tools that check, draw or mock definitions whose providers they do not know.
 //
 // The function returns the entry of the URI; nil leaves the provider unknown, which is
 // a problem of the definition. It is called once per URI, before Load returns, on the

@@ -8,8 +8,8 @@ import (
 
 // Result is the outcome of an execution: a value, or a failure.
 type Result struct {
-	// Value is what a successful execution returned: nil, bool, float64, string,
-	// []any or map[string]any. It is the caller's own.
+	// Value is the value of a successful execution: nil, bool, float64, string, []any or map[string]any. The caller may
+	// change it.
 	Value any
 	// Failure is nil when the execution succeeded.
 	Failure *Failure
@@ -18,10 +18,9 @@ type Result struct {
 	exceeded string
 }
 
-// Err returns nil if the execution succeeded, and an [*ExecutionError] if it failed. A
-// handler of a bus can return it: the bus sees the failure's code, type and retryable,
-// as from [Definition.Handler], and does not retry what the definition declares final.
-// errors.As finds the [*Failure].
+// Err returns nil if the execution succeeded, and an [*ExecutionError] if it failed. A handler of a bus can return it.
+// The bus then reads the failure's code, type and retryable, and does not retry a failure that the definition declares
+// final. errors.As finds the [*Failure].
 func (r Result) Err() error {
 	if r.Failure == nil {
 		return nil
@@ -58,11 +57,11 @@ type Failure struct {
 	Type string
 	// Code identifies the failure, a dotted name such as Provider.Call.Http.Throttled.
 	Code string
-	// Message is for people; "" is none.
+	// Message is a text for readers; "" means none.
 	Message string
 	// Details is any JSON value; nil is none.
 	Details any
-	// Retryable is advice to whoever retries; nil gives none.
+	// Retryable is advice for retries; nil means no advice.
 	Retryable *bool
 	// Previous is the failure that this one superseded; nil when there is none.
 	Previous *Failure
@@ -153,7 +152,7 @@ const (
 	CodeUnrepresentableValue = "System.UnrepresentableValue"
 	// CodeEmptyRaise: a bare Raise had no failure to raise again.
 	CodeEmptyRaise = "System.EmptyRaise"
-	// CodeFailureChainTruncated stands for the rest of a chain that was too long.
+	// CodeFailureChainTruncated: it replaces the rest of a chain that was too long.
 	CodeFailureChainTruncated = "System.FailureChainTruncated"
 	// CodeRetryExhausted: a Retry policy has no attempt left.
 	CodeRetryExhausted = "Provider.Middleware.Retry.Exhausted"
@@ -172,7 +171,7 @@ type Problem struct {
 	Line, Column int
 	// Source is the text of the line, or the part around the column if it is long.
 	Source string
-	// Message says what is wrong, and Remedy what to do about it.
+	// Message is the problem, and Remedy what to do.
 	Message, Remedy string
 }
 

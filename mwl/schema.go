@@ -11,14 +11,12 @@ var flowSchema []byte
 //go:embed schemas/provider.schema.json
 var providerSchema []byte
 
-// Schema returns the JSON Schema (2020-12) of definitions, with a description of
-// every member, for editors and other tools. It checks the shape: what it refuses,
-// [Load] refuses. Load also checks what the schema cannot: names, provider URIs,
-// expressions and literal arguments. The result is the caller's.
+// Schema returns the JSON Schema (2020-12) of definitions, with a description of every member, for editors and other
+// tools. It checks the shape: Load rejects every document that the schema rejects. [Load] also checks names, provider
+// URIs, expressions and literal arguments. The caller may change the result.
 func Schema() []byte { return slices.Clone(flowSchema) }
 
-// ProviderSchema returns the JSON Schema (2020-12) of provider documents, as [Schema]
-// does that of definitions. It checks the shape: what it refuses, [ParseCallProvider]
-// and [ParseMiddleware] refuse. These also compile the JSON Schemas in the document and
-// check its codes. The result is the caller's.
+// ProviderSchema returns the JSON Schema (2020-12) of provider documents. It checks the shape: [ParseCallProvider] and
+// [ParseMiddleware] reject every document that the schema rejects. They also compile the JSON Schemas in the document
+// and check its codes. The caller may change the result.
 func ProviderSchema() []byte { return slices.Clone(providerSchema) }

@@ -23,9 +23,8 @@ const defaultTraceSpans = 10_000
 //	definition.Execute(ctx, input, mwl.WithObserver(trace.Observer()))
 //	fmt.Print(&trace)
 //
-// Its methods may be called concurrently, also while executions run. A Trace may record
-// several executions. Those that run at the same time need different ids: spans of two with
-// the same id get mixed up, and some of them never end.
+// Its methods may be called concurrently, also while executions run. A Trace may record several executions. Concurrent
+// executions need different ids: otherwise their spans get mixed up, and some never end.
 type Trace struct {
 	// MaxSpans is how many spans the trace keeps. Zero is 10,000; a negative number is
 	// no limit. Further spans are dropped and counted. The first ones stay, so a span
@@ -137,13 +136,11 @@ func (t *Trace) String() string {
 	return b.String()
 }
 
-// WriteTo writes the executions as trees, one span a line: how long it took, what it is,
-// and its failure if it failed. The dispatches of a Gather are in the order of their
-// index.
+// WriteTo writes the executions as trees, with one span per line: its duration, kind and name, and its failure. The
+// dispatches of a Gather are in the order of their index.
 //
-// Text of definitions and of data cannot imitate the rest: names, types and codes are
-// quoted if they have more than letters, digits and ._-/[]: and control characters are
-// escaped everywhere, so that the text is safe on a terminal.
+// The text is safe on a terminal. Names, types and codes with other characters than letters, digits and ._-/[]: are
+// quoted, and control characters are escaped everywhere.
 func (t *Trace) WriteTo(w io.Writer) (int64, error) {
 	var text bytes.Buffer
 	t.copied().write(&text)

@@ -1,8 +1,7 @@
-// Package storetest is the test kit for stores, see [driver.Store].
+// Package storetest is the test kit for stores (driver.Store) and for buses on a store.
 //
-// [Run] is the conformance suite that every store passes. A store runs it from its own tests, with
-// a [Backend] that opens the store, ends it as a killed process does, takes its lease away, and
-// makes it fail.
+// [Run] is the conformance suite that every store passes. The tests of a store call it with a [Backend], which opens
+// the store, kills it, takes its lease away, and makes it fail.
 //
 // [Model] is a store in memory. It obeys every rule of the suite and can fail or crash at any
 // batch. Tests of a durable bus run on it without a disk, inside [testing/synctest] with virtual

@@ -8,15 +8,15 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-// FaultKind is what a Model does to a batch or a Claim.
+// FaultKind is the effect of a Fault on a batch or a Claim.
 type FaultKind uint8
 
 const (
 	// NoFault applies the batch.
 	NoFault FaultKind = iota
-	// Refuse refuses the batch with a *RefusedError that fits its content, and goes on. A batch with
-	// only New, Forget, Bury, Leave, Ask, Directives, Audit, Outcomes and Catalog is not refused: no rule but that of the
-	// lease allows it. LoseLease, called from the function of WithFaults, is that refusal.
+	// Refuse refuses the batch with a *driver.RefusedError that fits its content, and the store continues. It does not
+	// refuse a batch with only New, Forget, Bury, Leave, Ask, Directives, Audit, Outcomes and Catalog, because only a
+	// lost lease allows that. For that, call LoseLease in the function of WithFaults.
 	Refuse
 	// FailBefore fails the store without applying the batch.
 	FailBefore
@@ -33,7 +33,7 @@ const (
 // Fault is the fault of a batch or a Claim. The batches before it are durable, and their done has
 // returned, when it happens.
 type Fault struct {
-	Kind FaultKind
+	Kind FaultKind // the effect of the fault
 	// Delay is how long the store waits before the commit. Inside testing/synctest the time is virtual.
 	Delay time.Duration
 }
@@ -89,8 +89,7 @@ func WithAuditKept(n int) Option {
 	return func(m *Model) { m.auditKept = n }
 }
 
-// WithPatience sets the Patience of the stores: 10 s by default. Their commits take as long as
-// WithFaults says, whatever it is.
+// WithPatience sets the Patience of the stores: 10 s by default. It does not limit the delays of WithFaults.
 func WithPatience(d time.Duration) Option {
 	return func(m *Model) { m.patience = d }
 }

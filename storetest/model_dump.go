@@ -32,8 +32,8 @@ type DumpRecord struct {
 // DumpRequest is a request with its answer.
 type DumpRequest struct {
 	driver.Request
-	Answered bool
-	Answer   []byte
+	Answered bool   // the request has an answer
+	Answer   []byte // the answer; nil without one
 }
 
 // Dump returns a copy of the data.

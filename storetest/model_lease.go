@@ -20,15 +20,13 @@ type crashOf struct {
 	events  int64
 }
 
-// Crash ends every store with a lease as SIGKILL ends a process. Batches that were not applied are
-// lost. Nothing that the process still does reaches the data. The first store that waits in Acquire
-// gets the lease.
+// Crash ends every store with a lease as SIGKILL ends a process. Batches that were not applied are lost, and later
+// calls do not change the data. The first store that waits in Acquire gets the lease.
 //
-// The goroutines of the process go on, and a test must end them, for example with the bus's
-// Shutdown and a context that has ended. So that this is possible, later calls on the store return
-// driver.ErrFailed at once. The done of every outstanding or later batch gets an error that matches
-// driver.ErrFailed, in order, after the crash. Crash does not wait for that. If no store has a
-// lease, Crash has no effect.
+// The goroutines of the process continue. The test must end them, for example with the bus's Shutdown and a context
+// that has ended. For that, later calls on the store return driver.ErrFailed at once. The done of every outstanding or
+// later batch gets an error that matches driver.ErrFailed, in order, after the crash. Crash does not wait for that. If
+// no store has a lease, Crash has no effect.
 func (m *Model) Crash() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -44,10 +42,9 @@ func (m *Model) Kill(s driver.Store) {
 	m.crashLocked(m.own(s))
 }
 
-// LoseLease takes the leases away from some stores of the Model, or from all: they lose them as if
-// their time had run out. The stores go on. Their Lease is the zero Lease, batches with the old
-// Epoch are refused with driver.ErrLeaseLost, and their watchers get driver.ChangedLease. The first
-// store that waits in Acquire gets the lease.
+// LoseLease takes the leases away from some stores of the Model, or from all, as if their time had run out. The stores
+// continue. Their Lease is the zero Lease, batches with the old Epoch are refused with driver.ErrLeaseLost, and their
+// watchers get driver.ChangedLease. The first store that waits in Acquire gets the lease.
 //
 // If crash is set, the next Acquire counts a crash and frees the records. Otherwise the records are
 // free at once. The function of WithFaults may call LoseLease: the batch is refused then.

@@ -9,15 +9,15 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-// Backend is the data of a store under test, empty at first. Its functions fail the test if they
-// cannot do their work. Those that are nil skip the tests that need them.
+// Backend is the data of a store under test, empty at first. Its functions fail the test after an error. The suite
+// skips the tests that need a function which is nil.
 type Backend struct {
 	// Open opens the data as another process does. The store has no lease. Several stores are open at
 	// once.
 	Open func(t *testing.T) driver.Store
-	// Crash ends a store that Open returned without Close, as a killed process does: its lease ends, and its
-	// lock with it, and the data stays as it is. No batch is in progress, but Acquire may be. Other stores may
-	// be open. A store on disk may abandon its files and let Open continue with a copy of them, if no other store is open.
+	// Crash ends a store of Open without Close, as a killed process does: its lease and its lock end, and the data does
+	// not change. No batch is in progress, but Acquire may be. Other stores may be open. A store on disk may abandon
+	// its files and let Open continue with a copy of them, if no other store is open.
 	//
 	// Afterwards the suite calls only Close on the store, at the end of the test, and ignores its error. Close
 	// must not touch the data. The goroutines of the store end with Crash or with that Close.
@@ -28,18 +28,18 @@ type Backend struct {
 	// LoseLease takes the lease away from a store that has it, without a crash of its process, as if its time
 	// had run out. No batch is in progress. The store may count it as a crash.
 	LoseLease func(t *testing.T, store driver.Store)
-	// Deny makes a store not grant the wish Leased of the records of its next batch.
+	// Deny makes a store deny the wish Leased of the records of its next batch.
 	Deny func(t *testing.T, store driver.Store)
-	// Begin begins a transaction that SubmitTx of the stores takes. The stores are driver.TxStores then.
+	// Begin begins a transaction that SubmitTx of the stores accepts. It is nil if the stores are not driver.TxStores.
 	Begin func(t *testing.T) (tx any, commit, rollback func() error)
 	// TxBlocks is set if a transaction that has submitted events blocks the commits of the stores until it ends.
 	TxBlocks bool
-	// TxFrom returns the transaction in which RunOnce runs its function, for SubmitTx, from the function's context. The
-	// stores are driver.OnceStores then.
+	// TxFrom returns the transaction of RunOnce, for SubmitTx, from the context of its function. It is nil if the
+	// stores are not driver.OnceStores.
 	TxFrom func(ctx context.Context) (tx any)
-	// Slots is the number of slots; 0 stands for 1. With 1, the tests of several are left out, and not skipped.
+	// Slots is the number of slots; 0 means 1. With 1, Run leaves out the tests of several slots.
 	Slots int
-	// RandomSteps is the length of each random test: 0 stands for 400, or 100 with -short.
+	// RandomSteps is the length of each random test: 0 means 400, or 100 with -short.
 	RandomSteps int
 }
 
@@ -47,7 +47,8 @@ type Backend struct {
 // of its own. Run the tests with -race, and check for leaked goroutines. Run does not work inside a
 // testing/synctest bubble. With -short, it skips the tests with more than 10,000 letters or audit entries.
 //
-// With names of parts, such as "Submit", Run runs these parts only: for another way to reach a store that passes the rest.
+// With names of parts, such as "Submit", Run runs only these parts, for example for a second way to reach a store that
+// passes all.
 func Run(t *testing.T, newBackend func(t *testing.T) Backend, parts ...string) {
 	runs := make(map[string]bool)
 	for _, part := range parts {

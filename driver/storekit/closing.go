@@ -25,9 +25,9 @@ func (c *Closing) Began() <-chan struct{} { return c.began }
 // Ended is closed when the work of the first Close has ended.
 func (c *Closing) Ended() <-chan struct{} { return c.ended }
 
-// Close calls begin, unless an earlier call has done it, and waits until the work has ended. begin must not wait for the work:
-// it passes end to those who do it, who call it once. If ctx ends first, Close returns its error, and the work goes on. Only
-// the first Close returns the error of the work.
+// Close calls begin, unless an earlier call has done it, and waits until the work has ended. begin must not wait for
+// the work: it passes end to those who do it, who call it once. If ctx ends first, Close returns its error, and the
+// work continues. Only the first Close returns the error of the work.
 func (c *Closing) Close(ctx context.Context, begin func(end func(error))) error {
 	first := false
 	c.once.Do(func() {

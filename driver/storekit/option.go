@@ -6,13 +6,14 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-// OptionError reports an option of a store that is wrong. It matches driver.ErrInvalidOption.
+// OptionError reports an invalid option of a store. It matches driver.ErrInvalidOption.
 type OptionError struct {
 	Option string // its name, such as "WithLockWait"
 	Value  string // the offending value; empty for none
 	Reason string // what is wrong, and what to do
 }
 
+// Error returns the text of the error.
 func (e *OptionError) Error() string {
 	return fmt.Sprintf("%v: %s(%s): %s", driver.ErrInvalidOption, e.Option, e.Value, e.Reason)
 }

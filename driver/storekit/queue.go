@@ -13,30 +13,33 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-// Bounds of a commit: more batches wait for the next one. A batch that is larger is committed alone.
+// Bounds of a commit: further batches wait for the next one. A larger batch is committed alone.
 const (
 	MaxGroup  = 1024    // jobs
 	maxWeight = 8 << 20 // by Job.Weight
 )
 
-// A commit of deferrable jobs alone waits for another job for up to Deferral, but not with MaxDeferred of them:
-// then a commit of their own costs little for each.
+// A commit of deferrable jobs alone waits for up to Deferral for another job. With MaxDeferred of them it does not
+// wait, because its cost per job is then small.
 const (
 	Deferral    = time.Millisecond
 	MaxDeferred = 64
 )
 
-// Job is an item of the queue: a batch, other work of the store that is committed with batches, or a function that runs
-// between commits.
+// Job is an item of the queue: a batch, other work of the store in the same commits, or a function that runs between
+// commits.
 type Job[W Work] struct {
-	Batch   *driver.Batch
-	Work    W           // if Batch and Control are nil
-	Done    func(error) // may be nil for a Control
-	Control func()
+	Batch   *driver.Batch // a batch; nil for other jobs
+	Work    W             // other work, if Batch and Control are nil
+	Done    func(error)   // called once with the result; may be nil for a Control
+	Control func()        // runs between commits; nil for other jobs
 }
 
-// Work is what a store commits besides batches. Weight estimates what it writes, in bytes.
-type Work interface{ Weight() int }
+// Work is work that a store commits besides batches.
+type Work interface {
+	// Weight estimates the size of the written data, in bytes.
+	Weight() int
+}
 
 // RowWeight is the weight of a row with its share of the indexes, without long columns.
 const RowWeight = 256
@@ -44,7 +47,7 @@ const RowWeight = 256
 // isDeferrable reports whether the job may wait for another one to share its commit.
 func (j *Job[W]) isDeferrable() bool { return j.Batch != nil && j.Batch.Deferrable }
 
-// Weight estimates what the job writes, in bytes.
+// Weight estimates the size of the data that the job writes, in bytes.
 func (j *Job[W]) Weight() int {
 	b := j.Batch
 	if b == nil {
@@ -279,9 +282,9 @@ func (q *Queue[W]) defersLocked() bool {
 	return q.urgent == 0 && len(q.jobs) > 0 && len(q.jobs) < MaxDeferred
 }
 
-// Group returns how many of the first jobs fit into one commit: at least 1. A job for which alone returns true has a commit
-// of its own. A Control ends a group. So does a batch that remembers what an earlier one of the group may forget: stores decide
-// ForgetSettled at the end of a commit.
+// Group returns how many of the first jobs fit into one commit: at least 1. A job for which alone returns true has a
+// commit of its own. A Control ends a group. A batch that remembers an id which an earlier batch of the group may
+// forget also ends it, because stores decide ForgetSettled at the end of a commit.
 func Group[W Work](jobs []*Job[W], alone func(*Job[W]) bool) int {
 	if jobs[0].Control != nil || alone(jobs[0]) {
 		return 1

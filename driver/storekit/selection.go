@@ -8,14 +8,14 @@ import (
 
 // Selection selects a page of dead letters for Letters of a store that compares them one by one.
 type Selection struct {
-	Query       driver.LetterQuery
-	IDs         []driver.ID // of the page, newest first
-	IsMore      bool        // older ones match
-	Total       int         // as in driver.LetterPage
-	TotalIsMore bool
+	Query       driver.LetterQuery // selects the letters
+	IDs         []driver.ID        // the letters of the page, newest first
+	IsMore      bool               // older letters match
+	Total       int                // as in driver.LetterPage
+	TotalIsMore bool               // as in driver.LetterPage
 }
 
-// Visit takes the next letter that matches, newest first. It returns false if the rest cannot change the selection.
+// Visit adds the next matching letter, newest first. It returns false if further letters cannot change the selection.
 func (s *Selection) Visit(l *driver.Letter) bool {
 	older := s.Query.Before.IsZero() || bytes.Compare(l.ID[:], s.Query.Before[:]) < 0
 	switch {

@@ -118,9 +118,8 @@ func isResult(o map[string]any) bool {
 	return ok
 }
 
-// WellFormed returns an error if a Result, as a JSON value, does not have the
-// language's shape: it has a member that the language does not know, or one that is
-// null in place of being absent.
+// WellFormed returns an error if a Result, as a JSON value, does not have the shape of the language: it has an unknown
+// member, or a member that is null instead of absent.
 func WellFormed(result any) error {
 	o, ok := result.(map[string]any)
 	if !ok {

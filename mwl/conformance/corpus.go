@@ -14,30 +14,29 @@ import (
 
 // Case is one directory of a corpus: a definition and the scenarios that execute it.
 type Case struct {
-	// Name is that of the directory.
+	// Name is the name of the directory.
 	Name string
 	// Definition is the text of definition.json.
 	Definition []byte
 	// Scenarios are sorted by name.
 	Scenarios []Scenario
-	// Malformed says why the case cannot be run; nil if it can.
+	// Malformed is why the case cannot be run, or nil.
 	Malformed error
 }
 
 // Scenario is one execution of a case, with the Result that is expected.
 type Scenario struct {
-	Name  string
-	Input any
+	Name  string // the name of its directory
+	Input any    // the input, as a JSON value
 	// Arguments are nil if the scenario has none.
 	Arguments map[string]any
 	// Expected is the Result as a JSON value.
 	Expected any
 }
 
-// Read reads every case of the directory, sorted by name. A case that is malformed is
-// among them, with the reason. Files of the directory, and directories whose names begin
-// with a dot, are no cases. A directory without cases is an error, so that a corpus
-// that was not run does not pass for one that was.
+// Read reads every case of the directory, sorted by name. The result includes malformed cases, with the reason. Read
+// ignores files, and directories whose names begin with a dot. It returns an error for a directory without cases, so
+// that a missing corpus is noticed.
 func Read(dir string) ([]Case, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

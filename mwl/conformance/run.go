@@ -16,15 +16,14 @@ import (
 
 // Outcome is how one scenario ended.
 type Outcome struct {
-	Scenario string
-	// Err says how the Result differs from the expected one; nil if it does not.
+	Scenario string // the name of the scenario
+	// Err is how the Result differs from the expected one, or nil.
 	Err error
 }
 
-// Run executes the scenarios of the case, one after another. Hours of Sleep take no
-// time: the clock is virtual, and advances to the next timer when an execution is idle.
-// The error is that of a case that is malformed, has no scenario or does not load. When ctx
-// is done, the running scenario is cancelled, and Run returns the error of ctx.
+// Run executes the scenarios of the case, one after another. Hours of Sleep take no time: the clock is virtual, and
+// advances to the next timer when an execution is idle. Run returns an error for a case that is malformed, has no
+// scenario or does not load. When ctx is done, the running scenario is cancelled, and Run returns the error of ctx.
 //
 // The clock stands still while a goroutine of the process computes. A scenario whose Timeout
 // is to end a computation therefore does not time out: let it wait instead.
