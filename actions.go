@@ -131,8 +131,8 @@ type ActedDelivery struct {
 	Targets      []string      `json:"targets,omitempty"`
 	State        DispatchState `json:"state"`            // where it was
 	Parked       ParkReason    `json:"parked,omitempty"` // why it was parked, if it was
-	Attempts     int           `json:"attempts"`
-	Done         bool          `json:"done"` // the action was carried out
+	Attempts     int           `json:"attempts"`         // number of attempts
+	Done         bool          `json:"done"`             // the action was carried out
 	// Left is why nothing was done, and what to do. It is empty if nothing had to be done, for example because a delivery runs already.
 	Left string `json:"left,omitempty"`
 }
@@ -169,9 +169,9 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...ActionOption) (Act
 	return b.actOn(ctx, AuditCancel, id, opts)
 }
 
-// RetryNow ends the wait of an event's deliveries for their next attempt, or for the end of a Snooze: they run as soon
-// as a worker is free. Queued, running and throttled deliveries need no action. Held deliveries stay held, unless the
-// option Probe is set. The attempt counts as any other.
+// RetryNow ends the wait of an event's deliveries for their next attempt or the end of a Snooze. They run as soon as a
+// worker is free. Queued, running and throttled deliveries need no action. Held deliveries stay held, unless the option
+// Probe is set. The attempt counts as any other.
 //
 // RetryNow blocks until the store, if there is one, has recorded the change. With By, Because or FromRequest, it adds
 // an entry to Audit. It is safe to repeat. A bus without the lease asks the bus that has it.

@@ -23,9 +23,9 @@ import (
 const CommonDestination = "(common)"
 
 // MaxDestinations is the largest number of destinations that a subscription knows at a time. For a further one, the bus
-// forgets the idle destination that was not used for the longest time. A destination is idle if its circuit is closed
-// with an empty window, it has no delivery and no abandoned call, no directive is in force there, and its rate limit
-// admits a whole burst. If none is idle, deliveries for new destinations share CommonDestination, which
+// forgets the idle destination that was not used for the longest time. A destination is idle if it has no delivery, no
+// abandoned call and no directive in force. Its circuit must be closed with an empty window, and its rate limit admit a
+// whole burst. If none is idle, deliveries for new destinations share CommonDestination, which
 // DestinationsMetrics.Shared counts.
 const MaxDestinations = 10_000
 

@@ -110,7 +110,7 @@ func (s EventStatus) IsSettled() bool { return len(s.Dispatches) == 0 }
 
 // Event returns what became of an event: where each of its dispatches is, how its deliveries ended, and its dead
 // letters. An empty status means that the event settled in another process, or before the last 10,000 events of this
-// one: it was handled, unrouted, dropped or cancelled, or its letters were purged.
+// one. It was handled, unrouted, dropped or cancelled, or its letters were purged.
 //
 // With a store, every process also knows the deliveries upon which operators acted, until the store removes the audit
 // entries of that time:

@@ -38,8 +38,8 @@ const (
 	// ReasonShutdown: Shutdown ended the bus before the dispatch settled. The dispatch was cut short,
 	// parked or scheduled.
 	ReasonShutdown Reason = "shutdown"
-	// ReasonDuplicate: the id of an event that was published in a transaction was given to another event before. It was
-	// found when the event was taken in.
+	// ReasonDuplicate: when the bus took an event in, or accepted an emitted one, an earlier event with other content
+	// had its id or idempotency key.
 	ReasonDuplicate Reason = "duplicate"
 	// ReasonInvalid: an event of another process cannot be decoded, or violates a rule of this bus: payload limit,
 	// codec or event type.
@@ -223,8 +223,8 @@ func keepFailure[F any](kept []F, first int, f F) ([]F, int) {
 	return kept, 1
 }
 
-// DLQ is the dead letter queue of a bus. Its methods are safe for concurrent use, and work before
-// Start and after Shutdown, except for replays after Shutdown.
+// DLQ is the dead letter queue of a bus. Its methods are safe for concurrent use, and work before Start. After
+// Shutdown, replays return ErrShutdown. The other methods still work in memory, and return ErrStoreClosed with a store.
 type DLQ struct{ bus *Bus }
 
 // DLQ returns the dead letter queue of the bus.
@@ -252,12 +252,13 @@ func (q *DLQ) operator(ctx context.Context, what string, opts []DirectiveOption)
 	return newOperator(what, opts)
 }
 
-// List returns a page of the letters that match a query, newest first. It does not block.
+// List returns a page of the letters that match a query, newest first. An empty query matches all letters. With a store
+// it blocks for the reads, which ctx bounds.
 //
 // Event, Fingerprint, Key, Subscription and Reason are served by an index. For the other fields,
 // List scans the letters that the index yields, at about 0.2 µs a letter.
 //
-// Errors: *PatternError, *OptionError, the context's error if it has ended.
+// Errors: *PatternError, *OptionError, the context's error, the store's.
 func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
 	f, err := q.filter(ctx, query)
 	if err != nil {
@@ -270,9 +271,9 @@ func (q *DLQ) List(ctx context.Context, query LetterQuery) (LetterPage, error) {
 	return page.page(), nil
 }
 
-// Get returns the letter with an id.
+// Get returns the letter with an id. With a store it blocks for the read, which ctx bounds.
 //
-// Errors: ErrNotFound, the context's error if it has ended.
+// Errors: ErrNotFound, the context's error, the store's.
 func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 	if err := q.ready(ctx); err != nil {
 		return DeadLetter{}, fmt.Errorf("Get: %w", err)
@@ -292,9 +293,8 @@ func (q *DLQ) Get(ctx context.Context, id LetterID) (DeadLetter, error) {
 // A letter of an unnamed subscription can be replayed only by the bus that made it. For an imported
 // letter, each name must belong to a subscription of this bus by Named or Formerly.
 //
-// Errors, after which the letter stays in the queue: ErrNotFound for a letter that is unknown,
-// replayed or purged; ErrNoSubscription with the missing name; ErrShutdown; an *OptionError; the
-// context's error if it has ended.
+// Errors, after which the letter stays in the queue: ErrNotFound for a letter that is unknown, replayed or purged;
+// ErrNoSubscription with the missing name; ErrShutdown; an *OptionError; the context's error; the store's.
 func (q *DLQ) Replay(ctx context.Context, id LetterID, opts ...DirectiveOption) error {
 	o, err := q.operator(ctx, "Replay", opts)
 	if err != nil {
@@ -350,8 +350,7 @@ func checkJSON(payload any) error {
 
 // Purge deletes a letter. When it returns, a store that implements driver.Eraser has no copy of the payload.
 //
-// Errors: ErrNotFound, *OptionError, the context's error if it has ended; ErrNotErased, after which the
-// letter is deleted.
+// Errors: ErrNotFound, *OptionError, the context's error, the store's; ErrNotErased, after which the letter is deleted.
 func (q *DLQ) Purge(ctx context.Context, id LetterID, opts ...DirectiveOption) error {
 	o, err := q.operator(ctx, "Purge", opts)
 	if err != nil {

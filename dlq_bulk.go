@@ -132,8 +132,8 @@ type ReplayReport struct {
 	Gone int `json:"gone"`
 	// Stayed lists the letters that could not be replayed.
 	Stayed []StayedLetter `json:"stayed,omitempty"`
-	// Failures counts the letters that stayed, the failed attempts of replayed events, and the replayed events that
-	// became dead letters without an attempt, such as at an open circuit.
+	// Failures counts letters that stayed, failed attempts of replayed events, and replayed events that died without an
+	// attempt, for example at an open circuit.
 	Failures int `json:"failures"`
 	// Stopped is set if StopAfter ended the operation.
 	Stopped bool `json:"stopped"`
@@ -152,7 +152,7 @@ type StayedLetter struct {
 type PurgeReport struct {
 	// Matched is the number of matching letters when the operation began.
 	Matched int `json:"matched"`
-	Purged  int `json:"purged"`
+	Purged  int `json:"purged"` // letters deleted
 	// Gone counts the letters that another call replayed or purged meanwhile, or that were evicted.
 	Gone int `json:"gone"`
 }
@@ -305,8 +305,9 @@ func (q *DLQ) PurgeMatching(ctx context.Context, query LetterQuery, opts ...Bulk
 	return report, nil
 }
 
-// PurgeUntil deletes the letters with a DiedAt at or before instant and returns their number, as
-// PurgeMatching does. It stops when ctx ends. Errors: *OptionError, ErrNotErased, the context's, the store's.
+// PurgeUntil deletes the letters with a DiedAt at or before instant, oldest first, and returns their number, also with
+// an error. It stops when ctx ends. With a store, up to 500 letters are one commit, and it blocks for these. Errors:
+// *OptionError, ErrNotErased, the context's, the store's.
 func (q *DLQ) PurgeUntil(ctx context.Context, instant time.Time, opts ...DirectiveOption) (int, error) {
 	err := q.ready(ctx)
 	var o operator

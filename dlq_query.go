@@ -335,7 +335,7 @@ type LetterGroup struct {
 	// Fingerprint identifies the group, in any process. Use it in a LetterQuery. It is empty for the
 	// group of the letters beyond 10,000 groups.
 	Fingerprint  string `json:"fingerprint,omitempty"`
-	Subscription string `json:"subscription,omitempty"`
+	Subscription string `json:"subscription,omitempty"` // where the dispatches ended
 	// Class is the Go type of the last failure's error, such as "*fs.PathError". Wrappers are removed:
 	// fmt.Errorf, errors.Join (the first error counts), Permanent, RetryAfter. It is empty without a
 	// failure.
@@ -343,7 +343,7 @@ type LetterGroup struct {
 	// Message is the error's text, cut at 1 KiB. Numbers, UUIDs, and hexadecimal numbers of at least 8
 	// digits are replaced by #. Without a failure, Message is the reason.
 	Message string `json:"message"`
-	Count   int    `json:"count"`
+	Count   int    `json:"count"` // number of letters
 	// First and Last are the earliest and the latest DiedAt of the letters, in UTC.
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`

@@ -20,13 +20,13 @@ import (
 // do not wait for room. After counts from the call of Emit. PublishAndWait of the handler's event does not wait for
 // emitted events.
 //
-// The id of an event without ID derives from the handler's event, the recorded name of the delivery, the number of
+// Without the option ID, the id derives from the handler's event, the recorded name of the delivery, the number of
 // edits, and the position among the call's events. If an operator imports and replays the letter of a handled event,
 // the handler emits again, with the same ids.
 //
-// If the bus knows the ID or IdempotencyKey when it accepts the event, it drops the event as a repetition, or
-// dead-letters it with ReasonDuplicate if the content differs. Within one call, or one transaction in it, Emit compares
-// at once: it returns the id of the first event, or ErrDuplicateID.
+// If the bus knows the ID or IdempotencyKey when it accepts the event, it drops the event as a repetition. If the
+// content differs, the event becomes a dead letter with ReasonDuplicate. Within one call, or one transaction in it,
+// Emit compares at once: it returns the id of the first event, or ErrDuplicateID.
 //
 // With InTx, Emit writes the events in the handler's transaction, as PublishTx does. Middleware with a transaction of
 // its own collects them: see CollectEmitted.

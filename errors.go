@@ -51,9 +51,8 @@ var (
 	ErrBatchTooLarge = errors.New("eventbus: batch is too large; publish it in parts, or raise WithQueueCapacity")
 	// ErrDuplicateID is returned by Publish if another event, which differs, has the id or the idempotency key.
 	ErrDuplicateID = driver.ErrDuplicateID
-	// ErrWouldDeadlock is returned by PublishAndWait in a handler, if the key's order puts the event behind the
-	// handler's own, by Drain in a handler, and by Publish if the commit would wait for a transaction that the caller
-	// has open (PublishTx).
+	// ErrWouldDeadlock is returned if a call would wait for its own caller: PublishAndWait for the handler's own event,
+	// Drain in a handler, and Publish for an open transaction of the caller (PublishTx).
 	ErrWouldDeadlock = errors.New("eventbus: would wait for itself")
 	// ErrSettled is returned by Cancel, RetryNow and GiveUp if the event, or its delivery to OfSubscription, has
 	// settled.
@@ -109,7 +108,7 @@ type EventError struct {
 	Field  string // the part of the event: "type", "key", "id", "time", "metadata", "payload"
 	Value  string // the offending value, shortened
 	Offset int    // byte offset of the offence in it
-	Reason string // what is wrong, and what would be right
+	Reason string // the problem, and a valid value
 }
 
 // Error returns the text of the error.
@@ -177,7 +176,7 @@ func (e *EventError) Is(target error) bool { return target == ErrInvalidEvent }
 type PatternError struct {
 	Pattern string // the pattern, shortened
 	Offset  int    // byte offset of the offence in it
-	Reason  string // what is wrong, and what would be right
+	Reason  string // the problem, and a valid value
 }
 
 // Error returns the text of the error.
@@ -259,7 +258,7 @@ func (e *FullError) Unwrap() error { return e.Err }
 type OptionError struct {
 	Option string // the option's name: "Timeout", "WithConcurrency"
 	Value  string // the offending value
-	Reason string // what is wrong, and what would be right
+	Reason string // the problem, and a valid value
 }
 
 // Error returns the text of the error.
@@ -334,7 +333,7 @@ func (e *PayloadTypeError) Unwrap() error { return e.Err }
 // ImportError reports why DLQ.Import rejected a line. It matches ErrInvalidLetter.
 type ImportError struct {
 	Line   int    // 1 for the first
-	Reason string // what is wrong, and what would be right
+	Reason string // the problem, and a valid value
 }
 
 // Error returns the text of the error.

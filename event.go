@@ -206,8 +206,8 @@ func (m EventMetadata) Lookup(name string) (string, bool) {
 	return "", false
 }
 
-// All returns an iterator over the names and values: first of the options, in their order, then of each
-// WithMetadataFrom, sorted by name, beginning with the last option, then inherited ones.
+// All returns an iterator over the names and values. The options come first, in their order. The names of each
+// WithMetadataFrom follow, sorted, beginning with the last option. Inherited names come last.
 func (m EventMetadata) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		if m.pairs == nil {

@@ -25,10 +25,10 @@ import (
 // that a crash interrupted. All these are letters even with DropExpired, because the handler was called. A call that
 // ends with Throttle does not count as one. A replay does not expire.
 //
-// Publish returns an *EventError for an instant that has passed, that is not after the event is due (After, At), that
-// is zero, or outside the years 0 to 9999. With ID or IdempotencyKey, an instant that has passed is no error, because
-// the event may be a repetition. An incoming event (PublishTx, a standby) may expire before the bus takes it in. A new
-// event that has expired gets its letters, or is dropped.
+// Publish returns an *EventError for an instant that is zero, in the past, outside the years 0 to 9999, or not after
+// the event is due (After, At). With ID or IdempotencyKey, an instant that has passed is no error, because the event
+// may be a repetition. An incoming event (PublishTx, a standby) may expire before the bus takes it in. A new event that
+// has expired gets its letters, or is dropped.
 func ExpiresAt(t time.Time) PublishOption {
 	return func(p publication) publication {
 		if t.IsZero() {

@@ -202,13 +202,12 @@ type SubscriptionOptions struct {
 // busy. A timed success counts in the quantiles for all successes that it represents. A quantile is at most a quarter
 // too large.
 type Latency struct {
-	// Samples is the number of calls that were timed: the failures, and the sampled successes, each
-	// counted once.
+	// Samples is the number of timed calls: all failures, and the sampled successes, each counted once.
 	Samples int64         `json:"samples"`
-	P50     time.Duration `json:"p50"`
-	P90     time.Duration `json:"p90"`
-	P99     time.Duration `json:"p99"`
-	Max     time.Duration `json:"max"`
+	P50     time.Duration `json:"p50"` // half of the calls took at most as long
+	P90     time.Duration `json:"p90"` // 90 % of the calls took at most as long
+	P99     time.Duration `json:"p99"` // 99 % of the calls took at most as long
+	Max     time.Duration `json:"max"` // the longest call
 
 	weights *histogram.Weights
 }

@@ -83,8 +83,8 @@ func (o *idempotency) check() error {
 // maxKeep is the largest duration of KeepFor.
 const maxKeep = 400 * 24 * time.Hour
 
-// KeepFor makes the bus know the event's IdempotencyKey for a duration, if that is longer than WithIdempotencyWindow: from 1 ms to
-// 400 days. Without IdempotencyKey it is an *OptionError.
+// KeepFor makes the bus remember the event's IdempotencyKey for a duration from 1 ms to 400 days, if that is longer
+// than WithIdempotencyWindow. Without IdempotencyKey, Publish returns an *OptionError.
 func KeepFor(d time.Duration) PublishOption {
 	return func(p publication) publication {
 		if d < time.Millisecond || d > maxKeep {

@@ -97,7 +97,7 @@ func isPattern(name string) bool {
 type TopicError struct {
 	Topic  string // the name, shortened
 	Type   string // the topic's Go type
-	Reason string // what is wrong, and what would be right
+	Reason string // the problem, and a valid value
 }
 
 // Error returns the text of the error.

@@ -63,8 +63,8 @@ func (b *Bus) publishTx(ctx context.Context, tx any, eventType string, payload a
 }
 
 // InTx runs the handler in a transaction of the store's database, which also records that the subscription has handled
-// the event. The handler's effects in the transaction happen once: a retry after a crash, a timeout or an unknown
-// outcome finds the record and succeeds without a call of the handler. With store/postgres, postgres.Tx returns the
+// the event. The handler's effects in the transaction happen once. A retry after a crash, a timeout or an unknown
+// outcome finds the record, and succeeds without a call of the handler. With store/postgres, postgres.Tx returns the
 // transaction from the handler's context. Effects outside of it may happen more than once.
 //
 // The bus commits when the handler has returned nil, and rolls back after an error, a panic and the timeout. A commit that

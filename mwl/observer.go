@@ -77,7 +77,7 @@ type Span struct {
 	ID uint64 `json:"span_id"`
 	// ParentID is the ID of the span around; 0 for the root Flow, which has none.
 	ParentID uint64   `json:"parent_id,omitempty"`
-	Kind     SpanKind `json:"kind"`
+	Kind     SpanKind `json:"kind"` // what the span represents
 	// Name is the name of a Flow, a Step or a phase (such as onEntry), the URI of a middleware, or the target of a
 	// call: the URI of a provider or the name of a Flow. The root Flow, inline Flows and waits have none.
 	Name string `json:"name,omitempty"`

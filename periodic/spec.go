@@ -15,7 +15,7 @@ import (
 // SpecError reports why Every rejected a cron text. It matches eventbus.ErrInvalidOption.
 type SpecError struct {
 	Spec   string // the text, shortened
-	Reason string // what is wrong, and what would be right
+	Reason string // the problem, and a valid value
 }
 
 // Error returns the text of the error.

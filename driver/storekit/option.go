@@ -8,9 +8,9 @@ import (
 
 // OptionError reports an invalid option of a store. It matches driver.ErrInvalidOption.
 type OptionError struct {
-	Option string // its name, such as "WithLockWait"
+	Option string // the name of the option, such as "WithLockWait"
 	Value  string // the offending value; empty for none
-	Reason string // what is wrong, and what to do
+	Reason string // the problem, and what to do
 }
 
 // Error returns the text of the error.

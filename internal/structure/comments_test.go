@@ -48,6 +48,22 @@ func TestStructure_ExportedNamesHaveComments(t *testing.T) {
 	}
 }
 
+// The packages that users call begin with an example, on the first screen of go doc.
+func TestStructure_PackageCommentsBeginWithExamples(t *testing.T) {
+	const screen = 16
+	for _, pkg := range []string{
+		".", "admin", "eventbustest", "inbox", "mwl", "observe/otel", "observe/prometheus", "periodic", "retryspec",
+		"store/postgres", "store/sqlite", "storetest",
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), path.Join(pkg, "doc.go"), nil, parser.ParseComments|parser.PackageClauseOnly)
+		require.NoError(t, err)
+		before, _, found := strings.Cut(file.Doc.Text(), "\n\t")
+		if !found || strings.Count(before, "\n") > screen {
+			t.Errorf("the comment of package %s has no code in its first %d lines", pkg, screen)
+		}
+	}
+}
+
 // commentProblems finds the exported names of a file whose comment is missing or does not begin properly.
 func commentProblems(fset *token.FileSet, file *ast.File) (problems []string) {
 	missing := func(n ast.Node, name, want string) {
@@ -70,7 +86,7 @@ func commentProblems(fset *token.FileSet, file *ast.File) (problems []string) {
 					if !startsWith(spec.Doc, spec.Name.Name) && (decl.Lparen.IsValid() || !startsWith(decl.Doc, spec.Name.Name)) {
 						missing(spec, spec.Name.Name, "has no comment that starts with its name")
 					}
-					memberProblems(fset, spec, missing)
+					memberProblems(spec, missing)
 				case *ast.ValueSpec:
 					// The comment above a group is that of its members.
 					if name := exported(spec.Names); name != "" && spec.Doc == nil && spec.Comment == nil && decl.Doc == nil {
@@ -83,21 +99,19 @@ func commentProblems(fset *token.FileSet, file *ast.File) (problems []string) {
 	return problems
 }
 
-// memberProblems does the same for the fields of a struct and the methods of an interface. A comment above several fields
-// on lines that follow one another is that of all of them.
-func memberProblems(fset *token.FileSet, spec *ast.TypeSpec, missing func(n ast.Node, name, want string)) {
+// memberProblems does the same for the fields of a struct and the methods of an interface. A comment above a group of
+// fields is also that of the following ones that it names.
+func memberProblems(spec *ast.TypeSpec, missing func(n ast.Node, name, want string)) {
 	switch of := spec.Type.(type) {
 	case *ast.StructType:
-		last, covered := 0, false
+		group := ""
 		for _, f := range of.Fields.List {
-			begin := f.Pos()
 			if f.Doc != nil {
-				begin = f.Doc.Pos()
+				group = f.Doc.Text()
 			}
-			covered = f.Doc != nil || covered && fset.Position(begin).Line == last+1
-			last = fset.Position(f.End()).Line
-			if name := exported(f.Names); name != "" && !covered && f.Comment == nil {
-				missing(f, spec.Name.Name+"."+name, "has no comment, and nor has a field above it in its group")
+			name := exported(f.Names)
+			if name != "" && f.Doc == nil && f.Comment == nil && !names(group, name) {
+				missing(f, spec.Name.Name+"."+name, "has no comment, and the one above its group does not name it")
 			}
 		}
 	case *ast.InterfaceType:
@@ -141,6 +155,11 @@ func receiver(f *ast.FuncDecl) string {
 	}
 }
 
+// names reports whether a text has a name as a word.
+func names(text, name string) bool {
+	return slices.Contains(strings.FieldsFunc(text, func(r rune) bool { return r > 127 || !isNameByte(byte(r)) }), name)
+}
+
 // startsWith reports whether a comment starts with a name, also behind an article.
 func startsWith(doc *ast.CommentGroup, name string) bool {
 	text := doc.Text()
@@ -166,9 +185,10 @@ func (*Sound) Method() {}
 
 // A Sound type.
 type Sound struct {
-	// Both fields.
+	// First and Second are a group.
 	First  int
 	Second int
+	Other  int
 
 	Third  int
 	Fourth int // has one
@@ -211,5 +231,5 @@ func (Generic[T]) Method() {}
 	for _, problem := range commentProblems(fset, file) {
 		names = append(names, strings.Split(problem, ": ")[1])
 	}
-	require.Equal(t, []string{"Bare", "Sound.Method", "Sound.Third", "Long", "Long.Undocumented", "Alone", "None", "Generic.Method"}, names)
+	require.Equal(t, []string{"Bare", "Sound.Method", "Sound.Other", "Sound.Third", "Long", "Long.Undocumented", "Alone", "None", "Generic.Method"}, names)
 }
