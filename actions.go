@@ -23,8 +23,9 @@ func (o actionOption) applyAction(a *action) error { return o(a) }
 
 func (o directiveOption) applyAction(a *action) error { return o(&a.operator) }
 
-// OfSubscription makes an action concern the event's delivery to one subscription, by its name or an earlier one, and leave the others
-// as they are. Subscriptions of one dispatch are visited in order: a delivery whose turn has not come is left, unless it waits alone.
+// OfSubscription makes an action concern the event's delivery to one subscription, by its name or an earlier one, and
+// leave the others as they are. The bus visits the subscriptions of one dispatch in order. An action skips a delivery
+// behind others in its dispatch, unless it waits alone.
 func OfSubscription(name string) ActionOption {
 	return actionOption(func(a *action) error {
 		a.subscription = name

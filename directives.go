@@ -79,7 +79,7 @@ func (o directiveOption) applyBulk(b *bulk) {
 	}
 }
 
-// By names the operator: up to 255 bytes of UTF-8 without control characters.
+// By sets the name of the operator: up to 255 bytes of UTF-8 without control characters.
 func By(name string) DirectiveOption {
 	return directiveOption(func(o *operator) error {
 		o.by = name
@@ -87,7 +87,7 @@ func By(name string) DirectiveOption {
 	})
 }
 
-// Because gives the operator's reason: up to 255 bytes of UTF-8 without control characters.
+// Because sets the operator's reason: up to 255 bytes of UTF-8 without control characters.
 func Because(reason string) DirectiveOption {
 	return directiveOption(func(o *operator) error {
 		o.why = reason
@@ -95,9 +95,8 @@ func Because(reason string) DirectiveOption {
 	})
 }
 
-// FromRequest gives where the operator's call comes from: the address of the client, and the id of the
-// request in the logs of a server. Each is up to 255 bytes of UTF-8 without control characters, or
-// empty.
+// FromRequest sets the origin of an operator's call: the address of the client, and the id of the request in the logs
+// of a server. Each is up to 255 bytes of UTF-8 without control characters, or empty.
 func FromRequest(remote, id string) DirectiveOption {
 	return directiveOption(func(o *operator) error {
 		o.remote, o.requestID = remote, id

@@ -99,7 +99,7 @@ type EventStatus struct {
 	Dispatches []DispatchInfo `json:"dispatches"`
 	// Settled lists deliveries that have ended, oldest first, as far as the bus remembers them.
 	Settled []SettledDelivery `json:"settled"`
-	// Replays lists the replays of the event that its dispatches and letters know, oldest first: at most 10 of each.
+	// Replays lists the replays in the event's dispatches and letters, oldest first: at most 10 of each.
 	Replays []LetterReplay `json:"replays,omitempty"`
 	// Letters is the first page of its dead letters, newest first.
 	Letters LetterPage `json:"letters"`
@@ -148,8 +148,8 @@ func (b *Bus) Event(ctx context.Context, id EventID) (EventStatus, error) {
 // or else the event of the latest dead letter. If the bus remembers the key only, the event has settled, and the status
 // lists nothing.
 //
-// It works on every bus, also on a standby and WithoutHandlers. A known key takes one look; for a free one it compares all
-// dispatches and dead letters.
+// It works on every bus, also on a standby and WithoutHandlers. A known key needs one lookup. For a free key, the call
+// compares all dispatches and dead letters.
 //
 // Errors: *EventError for an event type or a key that Publish rejects; ErrUnknownEvent; the store's; the context's.
 func (b *Bus) EventByIdempotencyKey(ctx context.Context, eventType, key string) (EventStatus, error) {

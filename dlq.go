@@ -169,8 +169,8 @@ type Failure struct {
 	Error string `json:"error"`
 	// Class is the Go type of the error without wrappers, such as "*fs.PathError".
 	Class string `json:"class,omitempty"`
-	// Details is what the error's method Details() json.RawMessage returned: compact JSON of at most
-	// 8 KiB, or nil. A JSON string that says why replaces details that are longer or not JSON.
+	// Details is what the error's method Details() json.RawMessage returned: compact JSON of at most 8 KiB, or nil. A
+	// JSON string with the reason replaces details that are longer or not JSON.
 	Details json.RawMessage `json:"details,omitempty"`
 	// Rule is the rule that decided on the failure, or nil if the retry policy did.
 	Rule *RuleRef `json:"rule,omitempty"`

@@ -178,10 +178,10 @@ type ImportReport struct {
 // and keeps the letters in memory: it adds none if a line is invalid.
 //
 // Import adds the letters in parts of up to 500 letters and 4 MiB, between which events are published. With a store,
-// each part is one commit that notes how far the import is. After an error or a crash, whole letters are there, and the
-// report counts them. Repeat the import with the same letters: it continues behind the last part. Letters of earlier
-// parts that were replayed or purged meanwhile are not added again. The store keeps the note for 7 days, or until an
-// import of these letters completes.
+// each part is one commit that notes how far the import is. After an error or a crash, the queue has the letters of
+// complete parts, and the report counts them. Repeat the import with the same letters: it continues behind the last
+// part. Letters of earlier parts that were replayed or purged meanwhile are not added again. The store keeps the note
+// for 7 days, or until an import of these letters completes.
 //
 // A letter keeps its id, and so its position in the queue, and all fields that the JSON has. Its
 // payload and its Original are a json.RawMessage with every digit, which Typed handlers decode. To

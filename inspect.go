@@ -55,9 +55,8 @@ type Target struct {
 	ShutBy      ParkReason   `json:"shut_by,omitempty"` // why new deliveries are held; empty if they are admitted
 }
 
-// Explain returns the subscriptions that receive an event of a type, the retry policy of the
-// dispatch, and the origin of each of its values. It changes nothing. A bus WithoutHandlers knows no
-// subscription: use Catalog.Explain.
+// Explain returns the subscriptions that receive an event of a type, the retry policy of the dispatch, and the origin
+// of each of its values. It changes nothing. On a bus WithoutHandlers, use Catalog.Explain.
 func (b *Bus) Explain(eventType string) Plan {
 	if !b.usable() {
 		return Plan{EventType: eventType, Err: ErrUninitialized}

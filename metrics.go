@@ -164,7 +164,7 @@ const maxListed = 100
 type DestinationMetrics struct {
 	Destination    string       `json:"destination"`              // the destination's name
 	Successes      int64        `json:"successes"`                // calls that succeeded, since the bus knows the destination
-	Failures       int64        `json:"failures"`                 // calls that failed, likewise
+	Failures       int64        `json:"failures"`                 // calls that failed, since the bus knows the destination
 	Circuit        CircuitState `json:"circuit"`                  // the state of its circuit
 	CircuitOpens   int64        `json:"circuit_opens"`            // how often its circuit opened
 	Held           int          `json:"held"`                     // parked deliveries that it does not admit: see ShutBy

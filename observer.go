@@ -28,10 +28,10 @@ func WithLogger(l *zap.Logger) Option {
 // WithSlog sets the bus's log to a handler of log/slog, such as slog.Default().Handler(). It receives entries of all levels that it
 // has enabled, and the attribute "logger" has the name of the bus's logger.
 //
-// The bus never waits for the handler, which runs on a goroutine of its own, with one entry at a time, and under no lock. Up to 1,000
-// entries wait for it. Those for which there is no room are left out, and one entry has their number. Shutdown, and
-// Bus.Logger().Sync, wait up to 100 ms until it has had all. An entry at which it panics, or for which it returns an error, goes to
-// os.Stderr as without the option, with the reason.
+// The bus never waits for the handler, which runs on a goroutine of its own, with one entry at a time, and under no
+// lock. Up to 1,000 entries wait for it. Further entries are dropped, and one entry has their number. Shutdown, and
+// Bus.Logger().Sync, wait up to 100 ms until it has had all. If it panics or returns an error, the bus writes the entry
+// to os.Stderr, with the reason.
 //
 // Errors of New: an *OptionError for nil, and together with WithLogger.
 func WithSlog(h slog.Handler) Option {

@@ -17,8 +17,8 @@ import (
 // precedence over WithMetadataFrom and WithInheritedMetadata. The bus leaves out invalid metadata, and metadata beyond
 // the limits: a hook never makes a publication fail.
 //
-// done, unless it is nil, gets the id and the error of the publication before the method returns. The id is zero if the event was
-// not accepted. If the publication panics, the error says so.
+// done, unless it is nil, gets the id and the error of the publication before the method returns. The id is zero if the
+// event was not accepted. If the publication panics, the error reports that.
 //
 // The hook and done must be quick, must not panic, and may be called concurrently. They must not publish.
 type PublishHook func(ctx context.Context, method string, e Event) (metadata map[string]string, done func(EventID, error))

@@ -14,10 +14,10 @@ import (
 	"github.com/surebus/eventbus/internal/texts"
 )
 
-// ID sets the event's id. If you do not know whether a Publish succeeded, repeat it with the same id. For a known id with the same type and key, Publish returns the id and
-// dispatches nothing. With another type or key it returns ErrDuplicateID. The bus knows the last
-// 100,000 ids that were set with ID, except those of cancelled events. A store knows them for
-// WithIdempotencyWindow, and compares the payload, too.
+// ID sets the event's id. If you do not know whether a Publish succeeded, repeat it with the same id. For a known id
+// with the same type and key, Publish returns the id and dispatches nothing. With another type or key it returns
+// ErrDuplicateID. In memory, the bus remembers the last 100,000 ids that were set with ID, except ids of cancelled
+// events. A store remembers them for WithIdempotencyWindow, and also compares the payload.
 //
 // The id must not be zero. NewEventID returns a new one. The last ID option applies.
 func ID(id EventID) PublishOption {
@@ -35,9 +35,9 @@ func ID(id EventID) PublishOption {
 // PublishAndWait returns the outcome Repeated. If the option Key or ID differs from the first event's, the error is
 // ErrDuplicateID.
 //
-// The bus knows a key for WithIdempotencyWindow, or for KeepFor if that is longer, from when the first event was accepted. In
-// memory it knows the last 100,000 keys and ids; with a store all, and after a restart. Cancel of the first event makes its
-// key free. A refused event does not take its key.
+// The bus remembers a key for WithIdempotencyWindow, or for KeepFor if that is longer, from the acceptance of the first
+// event. In memory it remembers the last 100,000 keys and ids, and with a store all, also after a restart. Cancel of
+// the first event makes its key free. A refused event does not take its key.
 //
 // A key has 1 to 255 bytes of UTF-8 without control characters. The last IdempotencyKey option applies.
 func IdempotencyKey(key string) PublishOption {
@@ -54,12 +54,12 @@ func IdempotencyKey(key string) PublishOption {
 	}
 }
 
-// UntilSettled makes the event's IdempotencyKey unique among pending events: the bus knows the key until the event has
-// settled, and no longer. An event has settled when none of its deliveries is left: each was handled, dropped, or is in
-// a dead letter. A replay that began before the event settled extends this. In memory too, the bus keeps the key of a
-// pending event. A replay does not take a free key again. An event that is published while the handler runs is a
-// repetition too, even if the handler has already read its data: give such work its own key. Without IdempotencyKey,
-// and with KeepFor, it is an *OptionError.
+// UntilSettled makes the event's IdempotencyKey unique among pending events: the bus remembers the key until the event
+// has settled, and no longer. An event has settled when each of its deliveries was handled or dropped, or became a dead
+// letter. A replay that began before the event settled extends this. In memory too, the bus keeps the key of a pending
+// event. A replay does not take a free key again. An event that is published while the handler runs is a repetition
+// too, even if the handler has already read its data: give such work its own key. Without IdempotencyKey, and with
+// KeepFor, it is an *OptionError.
 func UntilSettled() PublishOption {
 	return func(p publication) publication {
 		p.once.untilSettled = true

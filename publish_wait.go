@@ -29,7 +29,7 @@ const (
 	Held
 	// Cancelled: Cancel ended it.
 	Cancelled
-	// Repeated: the event's id is known, and nothing was dispatched.
+	// Repeated: the bus knew the event's id or idempotency key, and dispatched nothing.
 	Repeated
 	// Stored: Shutdown, a failure of the store, or the loss of its lease has left it in the store. It is dispatched by
 	// the next Start, when the bus has reopened the store, or by the process that has the lease.

@@ -103,7 +103,7 @@ func WithIdempotencyWindow(d time.Duration) Option {
 // So the newest version of the program routes. It does this once for each standby, and becomes a standby itself.
 //
 // A bus that loses its lease becomes a standby too, and cancels its running calls with the cause ErrLeaseLost. The
-// documentation of the store says how a lease can be lost.
+// documentation of the store describes how a lease can be lost.
 func WithStandby() Option {
 	return option(func(c *config) { c.standby = true })
 }

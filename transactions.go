@@ -14,12 +14,13 @@ import (
 )
 
 // PublishTx publishes an event in a transaction of the caller: the event exists if and only if the caller commits. It
-// returns the id before that. The store says which types of transactions it takes: store/sqlite takes a *sql.Tx on its file.
+// returns the id before that. The store determines the type of tx: store/sqlite accepts a *sql.Tx on its file,
+// store/postgres a pgx.Tx or a *sql.Tx.
 //
 // The bus with the lease takes the event in after the commit, usually within milliseconds, and routes it. The event
 // goes to the subscriptions of this bus that match now, and to those of the bus with the lease that match then.
 // Acceptance, the window of an id and MaxElapsed count from the take-in. The payload is encoded now. In one process,
-// Publish keeps the order of a key: it comes behind the events of the key whose transactions were committed before.
+// Publish keeps the order of a key: its event is behind the events of the key whose transactions were committed before.
 //
 // With store/sqlite, the commits of the bus wait for the transaction: keep it short. Until it has ended, a Publish with
 // the same context, or in the handler that began it, is ErrWouldDeadlock. Outside a handler, use a separate context
@@ -72,10 +73,10 @@ func (b *Bus) publishTx(ctx context.Context, tx any, eventType string, payload a
 // store forgets an event when it has no delivery and no letter of it, and the window of its id (WithIdempotencyWindow) is
 // over. Middleware runs outside of the transaction.
 //
-// The transaction holds a connection until the handler returns, so Concurrency is limited to the connections that the store has
-// for handlers. The subscriptions share them: one with slow handlers, and one whose handlers wait for others with InTx
-// (PublishAndWait), need more connections. For a database of another kind there is the module inbox.
-// Subscribe returns an *OptionError if the store cannot do it.
+// The transaction holds a connection until the handler returns, so Concurrency is limited to the connections that the
+// store has for handlers. The subscriptions share them: one with slow handlers, and one whose handlers wait for others
+// with InTx (PublishAndWait), need more connections. For other databases, use the module inbox. Subscribe returns an
+// *OptionError if the store cannot do it.
 func InTx() SubscribeOption {
 	return subscribeOption(func(c *subscriptionConfig) { c.inTx = true })
 }

@@ -22,10 +22,10 @@ type Operator struct {
 // BasicAuth returns an authorizer for operators with a name and a password. Serve over TLS only: the browser
 // sends the password with each request.
 //
-// Every comparison takes the same time, whether the name or the password is wrong. After 5 failures, a peer gets a
-// *RateLimitError, also with the right password, and one more attempt each second. A peer is an IPv4 address, or the
-// first 64 bits of an IPv6 address. A peer without failures gets in at once with the right password, however many
-// others fail. 65,536 peers are counted, which takes about 10 MB.
+// Every comparison takes the same time, whether the name or the password is wrong. After 5 failures, the requests of a
+// peer return a *RateLimitError, also with the right password, apart from one attempt each second. A peer is an IPv4
+// address, or the first 64 bits of an IPv6 address. A peer without failures is admitted at once with the right
+// password, however many other peers fail. 65,536 peers are counted, which takes about 10 MB.
 //
 // Behind a proxy, all clients are one peer, so an attacker locks out the others. Use a handler in front that sets
 // Request.RemoteAddr from a header that the proxy overwrites.

@@ -106,7 +106,8 @@ func WithPrefix(prefix string) Option {
 // panics, the text is replaced. With a redactor, the export of dead letters is refused: an import of redacted letters
 // would replay wrong events.
 //
-// The default shows error texts, metadata and keys to every operator with ActionView, and payloads as Text says.
+// Without it, every operator with ActionView sees error texts, metadata and keys. ActionViewPayload is needed for
+// payloads.
 func WithRedactor(redact func(Text) string) Option {
 	return func(c *config) error {
 		if redact == nil {

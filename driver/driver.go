@@ -149,9 +149,9 @@ type Store interface {
 	//
 	// While another store has the lease, Acquire waits with AcquireQuery.Wait until ctx ends, and otherwise returns an
 	// error that matches ErrNoLease. When the other store releases the lease, a store that waits gets it within 250 ms.
-	// When its process ends, that takes as long as the store says. The store works meanwhile, Submit included: the
-	// batches submitted before the lease begins have been applied when it begins. After an error, nothing is acquired.
-	// The error may match ErrBusy.
+	// After its process ends, the time depends on the store. The store works meanwhile, Submit included: the batches
+	// submitted before the lease begins have been applied when it begins. After an error, nothing is acquired. The
+	// error may match ErrBusy.
 	Acquire(ctx context.Context, q AcquireQuery) (Lease, error)
 
 	// Lease returns the lease that the store has, from memory. A store that has lost its lease may not know that yet.

@@ -91,7 +91,7 @@ type Record struct {
 	// out a lease if a crash looks like a pause of the process. If such a lease had records with Suspect set, in any
 	// state, exactly these count it, without a limit. Otherwise its records in Ready count it, up to SuspectCrashes; a
 	// larger count stays unchanged. A record that does not count a crash is not in Stats.CrashedEvents. Batch.Update
-	// replaces the count. A new record has 0, whatever it says.
+	// replaces the count. The store ignores the field in a new record, which has 0.
 	Crashes int
 	// Own is ignored in a batch. Claim sets it if the record became free under the present lease of its Slot: by an
 	// update, by an insert without Leased, or by a denied wish. It is false in all other results of a store.

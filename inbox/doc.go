@@ -36,8 +36,8 @@
 //
 // # The tables
 //
-// New creates the tables eventbus_inbox and eventbus_inbox_emitted, or those of WithTable, unless they are there. Where programs
-// may create no tables, create them before:
+// New creates the tables eventbus_inbox and eventbus_inbox_emitted, or the names of WithTable, if they do not exist.
+// Where programs may create no tables, create them before:
 //
 //	CREATE TABLE eventbus_inbox (
 //		event        VARCHAR(36)  NOT NULL,

@@ -13,7 +13,7 @@ type DefinitionError struct {
 	More int
 }
 
-// Error has one problem per line.
+// Error returns the problems, one per line.
 func (e *DefinitionError) Error() string {
 	var b strings.Builder
 	if len(e.Problems) == 1 && e.More == 0 {
@@ -54,11 +54,11 @@ type CatalogError struct {
 	URI string
 	// Field is the offending field of the entry.
 	Field string
-	// Message says what is wrong and what to do about it.
+	// Message is the problem and the remedy.
 	Message string
 }
 
-// Error names the entry, the field and the remedy.
+// Error returns the entry, the field and the remedy as text.
 func (e *CatalogError) Error() string {
 	return fmt.Sprintf("mwl: provider %q: %s: %s", e.URI, e.Field, e.Message)
 }
@@ -67,11 +67,11 @@ func (e *CatalogError) Error() string {
 type OptionError struct {
 	// Option is the function that made the option.
 	Option string
-	// Message says what is wrong and what to do about it.
+	// Message is the problem and the remedy.
 	Message string
 }
 
-// Error names the option and the remedy.
+// Error returns the option and the remedy as text.
 func (e *OptionError) Error() string {
 	return fmt.Sprintf("mwl: %s: %s", e.Option, e.Message)
 }

@@ -51,8 +51,8 @@ func WithPlatform(members map[string]any) ExecuteOption {
 // have a JSON form. If one has none, the Result is System.ParameterValidationFailed.
 //
 // When ctx is done, the execution is cancelled: running parts are interrupted, and the cleanup of entered middleware
-// runs, within the time of [Limits]. The Result is System.Cancelled, or the failure of an earlier cleanup. Providers
-// get a context that carries ctx's values.
+// runs, within the time of [Limits]. The Result is System.Cancelled, or the failure of an earlier cleanup. The contexts
+// of providers have the values of ctx.
 //
 // Execute starts goroutines for the dispatches of a Gather and for the calls of Go functions. It returns after all of
 // them have ended.

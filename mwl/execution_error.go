@@ -8,10 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// ExecutionError is the error of an execution that failed: [Result.Err], and the error of
-// the handler of [Definition.Handler]. It declares the
-// traits by which the bus's rules, policies and circuits judge errors; errors.As finds
-// the [*Failure] and those before it. It is immutable.
+// ExecutionError is the error of an execution that failed: [Result.Err], and the error of the handler of
+// [Definition.Handler]. It declares the traits by which the bus's rules, policies and circuits judge errors; errors.As
+// finds the [*Failure] and earlier failures. It is immutable.
 type ExecutionError struct {
 	// Failure is the execution's Result; never nil.
 	Failure *Failure
@@ -19,17 +18,17 @@ type ExecutionError struct {
 	deterministic bool
 }
 
-// Error is the failure's code and message.
+// Error returns the failure's code and message.
 func (e *ExecutionError) Error() string { return e.Failure.Error() }
 
-// Unwrap is the failure.
+// Unwrap returns Failure.
 func (e *ExecutionError) Unwrap() error { return e.Failure }
 
-// Code is the failure's code, for [eventbus.ErrorMatch] and circuits.
+// Code returns the failure's code, for [eventbus.ErrorMatch] and circuits.
 func (e *ExecutionError) Code() string { return e.Failure.Code }
 
-// Name is what IncludeErrors and ExcludeErrors of a policy match: the failure's code,
-// or its type if that is timeout or cancellation.
+// Name returns the name for IncludeErrors and ExcludeErrors of a policy: the failure's code, or its type if that is
+// timeout or cancellation.
 func (e *ExecutionError) Name() string {
 	switch kind := e.Failure.kind(); kind {
 	case TypeTimeout, TypeCancellation:
@@ -38,17 +37,16 @@ func (e *ExecutionError) Name() string {
 	return e.Failure.Code
 }
 
-// ResultType is the failure's type, such as error, timeout or cancellation.
+// ResultType returns the failure's type, such as error, timeout or cancellation.
 func (e *ExecutionError) ResultType() string { return e.Failure.kind() }
 
-// Retryable is the failure's retryable, if it has one. The bus does not retry an error
-// that says false, unless a rule matches it.
+// Retryable returns the failure's retryable, if it has one. The bus does not retry an error with false, unless a rule
+// matches it.
 //
-// A deterministic failure says false, whatever its envelope has: the same event would
-// fail again. These are System.ParameterValidationFailed,
-// System.ExpressionEvaluationError, System.UnrepresentableValue, System.EmptyRaise,
-// Mwl.FanOutLimitExceeded, and all failures of an execution that exceeded a limit other
-// than ExecutionTime. [RetryDefinitionErrors] leaves them to the envelope.
+// It is false for a deterministic failure, whatever the envelope has, because the same event would fail again. These
+// are System.ParameterValidationFailed, System.ExpressionEvaluationError, System.UnrepresentableValue,
+// System.EmptyRaise, Mwl.FanOutLimitExceeded, and all failures of an execution that exceeded a limit other than
+// ExecutionTime. With [RetryDefinitionErrors], the envelope decides.
 func (e *ExecutionError) Retryable() (retryable, said bool) {
 	switch {
 	case e.deterministic:
@@ -60,9 +58,8 @@ func (e *ExecutionError) Retryable() (retryable, said bool) {
 	}
 }
 
-// Details is the failure envelope as JSON, which the bus keeps in the dead letter as
-// Failure.Details. An envelope of more than 8 KiB loses details, then links of its
-// chain of previous failures, then the ends of its texts.
+// Details returns the failure envelope as JSON, which the bus keeps in the dead letter as Failure.Details. An envelope
+// of more than 8 KiB loses details, then links of its chain of previous failures, then the ends of its texts.
 func (e *ExecutionError) Details() json.RawMessage {
 	full, _ := e.Failure.envelope() // which says what did not encode
 	for _, bounds := range []envelopeBounds{

@@ -51,7 +51,7 @@ func OnResult(take func(ctx context.Context, e eventbus.Event, value any) error)
 	}
 }
 
-// RetryDefinitionErrors lets the bus retry the failures that [ExecutionError.Retryable] calls deterministic. Use it if
+// RetryDefinitionErrors makes the bus retry deterministic failures, as listed at [ExecutionError.Retryable]. Use it if
 // they depend on the answers of a provider.
 func RetryDefinitionErrors() HandlerOption {
 	return func(h *flowHandler) error {

@@ -86,7 +86,7 @@ func problemsOf(found []definition.Problem) []Problem {
 // at most 100, and one more that counts the others.
 func (d *Definition) Warnings() []Problem { return problemsOf(d.root.Warnings) }
 
-// Source is the document as it was loaded.
+// Source returns a copy of the loaded document.
 func (d *Definition) Source() []byte { return slices.Clone(d.root.Source) }
 
 // Definition is a loaded workflow definition. It is immutable and may be executed

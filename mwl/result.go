@@ -28,8 +28,8 @@ func (r Result) Err() error {
 	return &ExecutionError{Failure: r.Failure, deterministic: isDeterministic(r.Failure, r.exceeded)}
 }
 
-// MarshalJSON writes the Result as the language defines it: an object with type
-// "success" and a value, or the failure's envelope.
+// MarshalJSON returns the Result as the language defines it: an object with type "success" and a value, or the
+// failure's envelope.
 func (r Result) MarshalJSON() ([]byte, error) {
 	if r.Failure != nil {
 		return r.Failure.MarshalJSON()
@@ -50,8 +50,8 @@ const (
 	TypeSkipped      = "skipped"
 )
 
-// Failure is the language's failure envelope, and a Go error. A provider returns
-// one to say how it failed; any other error becomes one.
+// Failure is the language's failure envelope, and a Go error. A provider returns one as its error; any other error
+// becomes one.
 type Failure struct {
 	// Type is one of the failure types; "" means [TypeError].
 	Type string
@@ -70,7 +70,7 @@ type Failure struct {
 	emptyMessage, nullDetails bool
 }
 
-// Error is the code and the message.
+// Error returns the code and the message.
 func (f *Failure) Error() string {
 	if f.Message == "" {
 		return f.Code
@@ -78,8 +78,7 @@ func (f *Failure) Error() string {
 	return f.Code + ": " + f.Message
 }
 
-// Unwrap is the failure that this one superseded, so that errors.As finds those
-// further down the chain.
+// Unwrap returns Previous, so that errors.As finds earlier failures of the chain.
 func (f *Failure) Unwrap() error {
 	if f.Previous == nil {
 		return nil
@@ -87,8 +86,7 @@ func (f *Failure) Unwrap() error {
 	return f.Previous
 }
 
-// MarshalJSON writes the envelope; members that the failure does not have are
-// left out.
+// MarshalJSON returns the envelope, without the members that the failure does not have.
 func (f *Failure) MarshalJSON() ([]byte, error) {
 	e, err := f.envelope()
 	if err != nil {
@@ -175,7 +173,7 @@ type Problem struct {
 	Message, Remedy string
 }
 
-// String is the problem on one line: where, what, and the remedy.
+// String returns the problem on one line: its position, the problem, and the remedy.
 func (p Problem) String() string {
 	var b strings.Builder
 	writeProblem(&b, p)

@@ -120,7 +120,7 @@ func (t *Trace) Dropped() int {
 	return t.dropped
 }
 
-// MarshalJSON writes {"spans": […], "dropped": n}, with the spans of [Trace.Spans].
+// MarshalJSON returns {"spans": […], "dropped": n}, with the spans of [Trace.Spans].
 func (t *Trace) MarshalJSON() ([]byte, error) {
 	spans, dropped := t.snapshot()
 	return json.Marshal(struct {

@@ -7,7 +7,8 @@ import (
 	"github.com/surebus/eventbus/driver"
 )
 
-// Watchers keeps the functions of Watch of a store, and runs the look for changes while there are any. Its methods are safe for concurrent use.
+// Watchers keeps the functions of Watch of a store. While it has any, it runs the search for changes. Its methods are
+// safe for concurrent use.
 type Watchers struct {
 	// Run looks for changes until stop is closed, and calls Call for them. It must be set before the first Add.
 	Run func(stop <-chan struct{})

@@ -38,8 +38,8 @@ type evidence struct {
 type heartbeat struct{ owner, epoch, batch, tries int64 }
 
 // Acquire begins a lease. While another store has the lease, Acquire with Wait tries about every 150 ms. It begins the
-// lease within that time after the other store has released it or is closed. Of several stores that wait, any one gets
-// it.
+// lease within that time after the other store has released it or is closed. Of several waiting stores, any one
+// acquires it.
 //
 // If the process of the other store dies, the server notices the lost connection, and Acquire takes the lease over
 // about 2 s later. The server does not notice it if the machine is gone, the process is stopped, or a pooler is in

@@ -91,10 +91,10 @@ const eraseLook = 10 * time.Millisecond
 
 // Erase returns when neither the database nor its write-ahead log has a payload that was deleted before. SQLite
 // overwrites deleted data (secure_delete). The log still has earlier versions of the pages: Erase copies it into the
-// database and empties it. While a read of an earlier commit prevents that, in this process or another one, Erase tries
-// again for as long as WithLockWait says. After an error, the store tries again: at the next checkpoint, once a second
-// while it is idle, and at Close. If it is closed before, another process erases the payloads when it next empties the
-// log: after a second without a batch, or at its Close.
+// database and empties it. While a read of an earlier commit in any process prevents that, Erase tries again for the
+// time of WithLockWait. After an error, the store tries again: at the next checkpoint, once a second while it is idle,
+// and at Close. If it is closed before, another process erases the payloads when it next empties the log: after a
+// second without a batch, or at its Close.
 //
 // It does not erase data that a version of this package without Erase deleted: see OPERATIONS.md.
 //

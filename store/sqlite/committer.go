@@ -191,8 +191,8 @@ func (c *committer) awaitLock() error {
 	}
 }
 
-// Blocked returns an error that matches ErrBusy while a commit has waited for the write lock for about as long as Patience
-// says. See [driver.Blocked].
+// Blocked returns an error that matches ErrBusy while a commit has waited for the write lock for about the time of
+// Patience. See [driver.Blocked].
 func (s *Store) Blocked() error {
 	since := s.committer.waits.Load()
 	if since == 0 {

@@ -57,15 +57,15 @@ var (
 )
 
 // Open opens the store at a path, and creates it if there is no file, unless MustExist is given. It makes the path
-// absolute. It takes no lease: Acquire does. It waits for locks of other processes as WithLockWait says. The path names
-// a file: Open refuses ":memory:" and URIs.
+// absolute. It takes no lease: Acquire does. It waits for locks of other processes up to WithLockWait. The path names a
+// file: Open refuses ":memory:" and URIs.
 //
 // Open migrates a file with an older schema in one commit. While a process has the lease, it returns a *LockedError
 // with a Reason instead. So stop the old process before you start a version with a new schema.
 //
 // Opening takes some milliseconds and does not depend on the number of records. Open verifies the header, the schema
-// and the last commit, not each page. Reopen and the command line verify all. A file that Open refuses, and its
-// write-ahead log, stay as they are. After a crash, Acquire or the first commit writes the write-ahead log again and
+// and the last commit, not each page. Reopen and the command line verify all. Open does not change a file that it
+// refuses, nor its write-ahead log. After a crash, Acquire or the first commit writes the write-ahead log again and
 // syncs it, because after a failed fsync the disk may lack pages of the system's cache.
 //
 // Errors: *LockedError (ErrLocked), *CorruptError, *PathError, ErrOtherProgram, ErrSchemaTooNew, ErrNotMigrated,
