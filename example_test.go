@@ -23,32 +23,39 @@ type OrderPlaced struct {
 	Items int
 }
 
-// A program with a bus. Without a logger it would be silent about failures;
-// zap.NewProduction makes one for real use.
+// The first program: a handler fails once, and the bus retries it. Without a logger, the bus logs failures to stderr.
 func Example() {
+	type Order struct{ ID string }
 	ctx := context.Background()
-	bus, err := eventbus.New(eventbus.WithLogger(zap.NewExample()))
+	bus, err := eventbus.New()
 	if err != nil {
 		log.Fatal(err)
 	}
-	_, err = bus.Subscribe("order.*", func(_ context.Context, e eventbus.Event) error {
-		fmt.Println("a mail about", e.Type, e.Payload)
+	_, err = bus.Subscribe("order.*", eventbus.Typed(func(ctx context.Context, o Order) error {
+		d, _ := eventbus.FromContext(ctx)
+		fmt.Printf("attempt %d: mail for %s (%s)\n", d.Attempt, o.ID, d.Event.Type)
+		if d.Attempt == 1 {
+			return errors.New("the mail server is busy") // the bus retries after about 1 s
+		}
 		return nil
-	}, eventbus.Named("mail"))
+	}), eventbus.Named("mail"))
 	if err != nil {
 		log.Fatal(err)
 	}
 	if err := bus.Start(ctx); err != nil {
 		log.Fatal(err)
 	}
-	if _, err := bus.Publish(ctx, "order.placed", "o-17"); err != nil {
+	if _, err := bus.Publish(ctx, "order.placed", Order{ID: "o-17"}); err != nil {
 		log.Fatal(err)
 	}
-	// Shutdown waits until the published events are handled.
-	if err := bus.Shutdown(ctx); err != nil {
+	if err := bus.Shutdown(ctx); err != nil { // waits for the retry
 		log.Fatal(err)
 	}
-	// Output: a mail about order.placed o-17
+	fmt.Println("done: every accepted event is handled")
+	// Output:
+	// attempt 1: mail for o-17 (order.placed)
+	// attempt 2: mail for o-17 (order.placed)
+	// done: every accepted event is handled
 }
 
 // The package comment begins with these lines.

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The README's first program is the package's Example, which runs.
-func TestReadme_FirstProgramIsTheExample(t *testing.T) {
+// examples/first, which the README shows, is the package's Example.
+func TestExample_IsTheFirstProgram(t *testing.T) {
 	body := func(file, begin string) string {
 		data, err := os.ReadFile(file)
 		require.NoError(t, err)
@@ -21,7 +21,7 @@ func TestReadme_FirstProgramIsTheExample(t *testing.T) {
 		text, _, _ = strings.Cut(text, "\t// Output:")
 		return strings.TrimSpace(text)
 	}
-	require.Equal(t, body("example_test.go", "func Example() {\n"), body("README.md", "func main() {\n"))
+	require.Equal(t, body("example_test.go", "func Example() {\n"), body("examples/first/main.go", "func main() {\n"))
 }
 
 // What DESIGN.md names is there.
