@@ -1,5 +1,5 @@
-// Breaker shows a subscription's circuit: a service that does not answer is left
-// alone, what it misses is held, and when it is back it gets all of it.
+// Breaker shows the circuit of a subscription: while a service is down, the bus holds the deliveries instead of calling it. When
+// the service is back, it gets all of them.
 package main
 
 import (
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -14,10 +15,12 @@ import (
 )
 
 func main() {
+	fmt.Print("This program publishes 20 orders to a warehouse that is down, and then repairs it.\n\n")
 	ctx := context.Background()
 	bus, err := eventbus.New(
 		eventbus.WithRetry(eventbus.MaxRetries(0)),
 		eventbus.WithCircuit(eventbus.MinEvents(3), eventbus.OpenFor(100*time.Millisecond)),
+		eventbus.WithSlog(slog.DiscardHandler), // the program prints what fails
 	)
 	if err != nil {
 		log.Fatal(err)
@@ -38,12 +41,13 @@ func main() {
 	if err := bus.Start(ctx); err != nil {
 		log.Fatal(err)
 	}
+	fmt.Printf("%-52s %-9s %5s %5s %9s\n", "", "circuit", "calls", "held", "delivered")
 	state := func(when string) {
 		m := bus.Metrics().Subscriptions[0]
-		fmt.Printf("%-36s circuit %-9s called %2d, held %2d, delivered %2d\n", when, m.Circuit, calls.Load(), m.Held, delivered.Load())
+		fmt.Printf("%-52s %-9s %5d %5d %9d\n", when, m.Circuit, calls.Load(), m.Held, delivered.Load())
 	}
 
-	state("at first")
+	state("before the first order")
 	for i := range 20 {
 		result, err := bus.PublishAndWait(ctx, "order.placed", i)
 		var dead *eventbus.DeliveryError
@@ -51,18 +55,19 @@ func main() {
 			log.Fatal(err)
 		}
 		if i == 2 || i == 19 {
-			state(fmt.Sprintf("after %d events (the last was %s)", i+1, result.Outcome))
+			state(fmt.Sprintf("after %d orders; the last one: %s", i+1, result.Outcome))
 		}
 	}
 
-	// Nobody calls it again until the circuit lets the oldest one through, to probe.
+	// The bus does not call the warehouse until the circuit lets one delivery probe.
+	callsWhileDown := calls.Load()
 	up.Store(true)
 	for bus.Metrics().Held > 0 || bus.Metrics().RunningDispatches > 0 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	state("when it was back")
+	state("after the repair: one probed, the others followed")
 
-	// The first three had been given up before the circuit opened.
+	// The orders whose calls failed are dead letters: the bus has MaxRetries(0).
 	report, err := bus.DLQ().ReplayMatching(ctx, eventbus.LetterQuery{Subscription: warehouse.ID()})
 	if err != nil {
 		log.Fatal(err)
@@ -70,5 +75,9 @@ func main() {
 	if err := bus.Shutdown(ctx); err != nil {
 		log.Fatal(err)
 	}
-	state(fmt.Sprintf("after the replay of %d letters", report.Replayed))
+	state(fmt.Sprintf("after a replay of %d dead letters", report.Replayed))
+	if delivered.Load() != 20 {
+		log.Fatalf("%d of 20 orders were delivered", delivered.Load())
+	}
+	fmt.Printf("\nOK: the warehouse got %d calls while it was down, and all 20 orders in the end\n", callsWhileDown)
 }

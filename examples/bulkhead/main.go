@@ -1,8 +1,8 @@
-// Bulkhead shows that a subscription, and a destination of one, keeps its trouble to itself: one handler hangs, one
-// service says 429, one customer's URL is dead, and all others do not notice.
+// Bulkhead shows that the trouble of one subscription, or of one of its destinations, delays no other: one handler hangs, one
+// service answers 429, one customer's URL is dead, and all others stay fast.
 //
-// It prints the state every half second. It exits with 0 if every event has reached each of its subscriptions, or is named in
-// a dead letter, and those that had no trouble were never late.
+// It prints the state every half second, for about 5 s. The exit status is 0 if each subscription has handled each event, or a
+// dead letter names it, and the subscriptions and destinations without trouble were never late.
 package main
 
 import (
@@ -25,9 +25,20 @@ const (
 	orders    = 600
 	every     = 5 * time.Millisecond
 	customers = 20
-	dead      = "customer-7" // its URL does not answer until the program repairs it
-	late      = time.Second  // what has no trouble must not take longer
+	dead      = "customer-7" // its URL refuses connections until the program repairs it
+	late      = time.Second  // the limit for subscriptions and destinations without trouble
 )
+
+const intro = `This program publishes 600 orders within 3 s to four subscriptions, three of which have trouble:
+
+  warehouse  has none
+  fraud      its handler hangs and ignores its context: 5 calls at a time, with a timeout of 200 ms
+  carrier    takes 100 calls a second, and answers 429 to the others (Throttle)
+  hooks      calls the webhooks of 20 customers (PerDestination), of which customer-7's is dead
+
+After the last order, the program repairs fraud and customer-7.
+
+`
 
 // order is the payload of an order.placed event.
 type order struct {
@@ -38,6 +49,7 @@ type order struct {
 
 func main() {
 	log.SetFlags(0)
+	fmt.Print(intro)
 	ctx := context.Background()
 	bus, err := eventbus.New(eventbus.WithLogger(zap.NewNop()), eventbus.WithIsolation(), // an event's subscriptions do not wait for each other
 		eventbus.WithRetry(eventbus.MaxRetries(5), eventbus.BaseDelay(50*time.Millisecond), eventbus.MaxDelay(200*time.Millisecond)),
@@ -73,7 +85,7 @@ func main() {
 	if err := shop.audit(ctx, bus); err != nil {
 		log.Fatalln("FAIL:", err)
 	}
-	fmt.Printf("OK: %d orders, and the books balance\n", orders)
+	fmt.Printf("\nOK: each subscription got all %d orders, and only those with trouble were slow\n", orders)
 }
 
 // shop has the services that handle an order.
@@ -96,10 +108,10 @@ func (s *shop) subscribe(bus *eventbus.Bus) {
 			log.Fatal(err)
 		}
 	}
-	// The warehouse does what it should.
+	// The warehouse has no trouble.
 	must(bus.Subscribe("order.*", s.handler("warehouse", func(context.Context, order) error { return nil }), eventbus.Named("warehouse")))
 
-	// Fraud detection hangs, and does not listen to its context: with 5 abandoned calls it is held until it is repaired.
+	// Fraud detection hangs, and ignores its context. After abandoned calls, the bus holds its deliveries.
 	must(bus.Subscribe("order.*", s.handler("fraud", func(context.Context, order) error {
 		for !s.repaired.Load() {
 			time.Sleep(10 * time.Millisecond)
@@ -107,7 +119,7 @@ func (s *shop) subscribe(bus *eventbus.Bus) {
 		return nil
 	}), eventbus.Named("fraud"), eventbus.Timeout(200*time.Millisecond), eventbus.Concurrency(5), eventbus.Circuit(eventbus.NoCircuit())))
 
-	// The carrier takes 100 calls a second, and says when to come back.
+	// The carrier takes 100 calls a second, and answers the others with the time to wait.
 	quota := &quota{perSecond: 100}
 	must(bus.Subscribe("order.*", s.handler("carrier", func(context.Context, order) error {
 		if wait := quota.take(); wait > 0 {
@@ -116,7 +128,7 @@ func (s *shop) subscribe(bus *eventbus.Bus) {
 		return nil
 	}), eventbus.Named("carrier")))
 
-	// Each customer has a webhook. One does not answer.
+	// Each customer has a webhook. One is dead.
 	must(bus.Subscribe("order.*", s.handler("hooks", func(_ context.Context, o order) error {
 		if o.Customer == dead && !s.repaired.Load() {
 			return errors.New("connection refused")
@@ -125,7 +137,7 @@ func (s *shop) subscribe(bus *eventbus.Bus) {
 	}), eventbus.Named("hooks"), eventbus.PerDestination(func(e eventbus.Event) string { return e.Payload.(order).Customer })))
 }
 
-// handler notes what a service handles.
+// handler counts the successes of a subscription, and of each destination.
 func (s *shop) handler(name string, work func(context.Context, order) error) eventbus.Handler {
 	return eventbus.Typed(func(ctx context.Context, o order) error {
 		if err := work(ctx, o); err != nil {
@@ -170,8 +182,9 @@ func (s *shop) repair(bus *eventbus.Bus) {
 
 // table prints the state until stop is closed.
 func (s *shop) table(bus *eventbus.Bus, stop <-chan struct{}) {
+	began := time.Now()
 	for tick := time.NewTicker(500 * time.Millisecond); ; {
-		fmt.Printf("%-10s %8s %6s %10s %9s  %s\n", "", "handled", "held", "throttled", "abandoned", "state")
+		fmt.Printf("%-10s %8s %6s %10s %9s  %s\n", fmt.Sprintf("%.1f s", time.Since(began).Seconds()), "handled", "held", "throttled", "abandoned", "state")
 		for _, m := range bus.Metrics().Subscriptions {
 			state := "well"
 			switch {
@@ -195,8 +208,9 @@ func (s *shop) table(bus *eventbus.Bus, stop <-chan struct{}) {
 	}
 }
 
-// audit checks that nothing is missing, and that nobody was late but those in trouble.
+// audit requires that no event is missing, and that subscriptions and destinations without trouble were not late.
 func (s *shop) audit(ctx context.Context, bus *eventbus.Bus) error {
+	fmt.Println("At the end, with the time from the order to the end of the slowest delivery:")
 	for _, m := range bus.Metrics().Subscriptions {
 		letters := 0
 		for q := (eventbus.LetterQuery{Subscription: m.Subscription, Limit: 1000}); ; {
@@ -209,7 +223,7 @@ func (s *shop) audit(ctx context.Context, bus *eventbus.Bus) error {
 				break
 			}
 		}
-		fmt.Fprintf(os.Stdout, "%-10s handled %d, dead letters %d, slowest %v\n", m.Subscription, s.of(m.Subscription).handled, letters, s.of(m.Subscription).slowest.Round(time.Millisecond))
+		fmt.Fprintf(os.Stdout, "  %-10s handled %d, dead letters %d, slowest %v\n", m.Subscription, s.of(m.Subscription).handled, letters, s.of(m.Subscription).slowest.Round(time.Millisecond))
 		if s.of(m.Subscription).handled+letters != orders {
 			return fmt.Errorf("%s has %d of %d orders", m.Subscription, s.of(m.Subscription).handled+letters, orders)
 		}
@@ -225,13 +239,13 @@ func (s *shop) audit(ctx context.Context, bus *eventbus.Bus) error {
 	}
 	for _, name := range well {
 		if took := s.of(name).slowest; took > late {
-			return fmt.Errorf("%s noticed: an order took %v", name, took)
+			return fmt.Errorf("%s was late: an order took %v", name, took)
 		}
 	}
 	return nil
 }
 
-// quota is a service that takes some calls in each second.
+// quota limits the calls of a service in each second.
 type quota struct {
 	perSecond int
 
@@ -240,7 +254,7 @@ type quota struct {
 	taken int
 }
 
-// take returns how long to wait if the second has had its calls.
+// take returns the time to wait if the second has had its calls, and 0 otherwise.
 func (q *quota) take() (wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

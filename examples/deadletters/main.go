@@ -1,6 +1,5 @@
-// Deadletters shows the administration of dead letters: what died and why, the
-// whole story, a replay with a corrected payload, a paced replay of the rest, and
-// what is kept in a file.
+// Deadletters shows what an operator does with dead letters: group them by cause, read the failures of one, replay it with a
+// corrected payload, export the others to a file, and replay them at a limited rate.
 package main
 
 import (
@@ -8,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +20,7 @@ type payment struct {
 }
 
 func main() {
+	fmt.Println("This program lets 10 payments become dead letters, and repairs them: the bank is down, and one amount is 0.")
 	ctx := context.Background()
 	var repaired atomic.Bool
 	bus := newBus(&repaired)
@@ -36,44 +37,49 @@ func main() {
 		time.Sleep(time.Millisecond)
 	}
 
+	fmt.Println("\n== Groups: the dead letters by cause")
 	dlq := bus.DLQ()
 	groups, err := dlq.Groups(ctx, eventbus.LetterQuery{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, g := range groups {
-		fmt.Printf("%d × %s: %s\n", g.Count, g.Subscription, g.Message)
+		fmt.Printf("  %d at %s: %s\n", g.Count, g.Subscription, g.Message)
 	}
 
-	// The whole story of one of them.
+	fmt.Println("\n== List: one dead letter, with its failures")
 	page, err := dlq.List(ctx, eventbus.LetterQuery{Reason: eventbus.ReasonPermanent})
 	if err != nil {
 		log.Fatal(err)
 	}
 	letter := page.Letters[0]
-	fmt.Println("\ndied:", letter.Event.Payload, "at", letter.Subscription, "for", letter.Reason)
+	fmt.Printf("  %s %+v at %s: %s\n", letter.Event.Type, letter.Event.Payload, letter.Subscription, letter.Reason)
 	for _, f := range letter.Failures {
 		fmt.Printf("  attempt %d: %s\n", f.Attempt, f.Error)
 	}
 
+	fmt.Println("\n== ReplayEdited: the same event, with an amount")
 	repaired.Store(true)
 	if err := dlq.ReplayEdited(ctx, letter.ID, payment{Order: "o-0", Cents: 1}); err != nil {
 		log.Fatal(err)
 	}
-	// What is left outlives the process in a file.
+	fmt.Println("  replayed")
+
+	fmt.Println("\n== Export: the other letters as JSON lines, for Import in another process")
 	var file bytes.Buffer
 	exported, err := dlq.Export(ctx, &file, eventbus.LetterQuery{All: true})
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("\nexported", exported.Exported, "letters,", bytes.Count(file.Bytes(), []byte("\n")), "lines")
+	fmt.Printf("  %d letters in %d lines\n", exported.Exported, bytes.Count(file.Bytes(), []byte("\n")))
 
+	fmt.Println("\n== ReplayMatching: a dry run, then at most 1,000 letters a second, until 3 die again")
 	query := eventbus.LetterQuery{Subscription: "billing", Reason: eventbus.ReasonExhausted}
 	preview, err := dlq.ReplayMatching(ctx, query, eventbus.DryRun())
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("a replay would be of", preview.Matched)
+	fmt.Println("  the dry run matches", preview.Matched)
 	report, err := dlq.ReplayMatching(ctx, query, eventbus.Rate(1000), eventbus.StopAfter(3))
 	if err != nil {
 		log.Fatal(err)
@@ -81,13 +87,18 @@ func main() {
 	if err := bus.Shutdown(ctx); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("replayed", report.Replayed, "with", report.Failures, "failures;", bus.Metrics().DeadLetters, "letters left")
+	fmt.Printf("  %d replayed, %d died again\n", report.Replayed, report.Failures)
+	if left := bus.Metrics().DeadLetters; left > 0 {
+		log.Fatalf("%d dead letters are left", left)
+	}
+	fmt.Println("\nOK: all 10 payments are handled, and no dead letter is left")
 }
 
 func newBus(repaired *atomic.Bool) *eventbus.Bus {
 	bus, err := eventbus.New(
 		eventbus.WithRetry(eventbus.MaxRetries(1), eventbus.BaseDelay(time.Millisecond)),
-		eventbus.WithCircuit(eventbus.NoCircuit()),
+		eventbus.WithCircuit(eventbus.NoCircuit()), // an open circuit would hold the payments instead
+		eventbus.WithSlog(slog.DiscardHandler),     // the program prints the failures itself
 	)
 	if err != nil {
 		log.Fatal(err)

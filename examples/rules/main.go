@@ -1,5 +1,5 @@
-// Rules shows how errors of different kinds are retried differently: by ordered rules,
-// each with its own budget and delays, which are replaced while the bus runs.
+// Rules shows how errors of different kinds are retried differently: by ordered rules, each with attempts and delays of its own.
+// The program replaces the rules while the bus runs.
 package main
 
 import (
@@ -7,21 +7,23 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"net"
 	"time"
 
 	"github.com/surebus/eventbus"
 )
 
-// BankError tells its code, which the rules go by.
+// BankError has a code, which rules match.
 type BankError struct{ code string }
 
 func (e *BankError) Error() string { return "the bank says " + e.code }
 
-// Code is found by the bus wherever the error is wrapped.
+// Code is the method by which the bus finds the code, also in a wrapped error.
 func (e *BankError) Code() string { return "Bank." + e.code }
 
 func main() {
+	fmt.Print("This program charges orders at a bank that answers with different errors. Rules decide how often each is retried.\n\n")
 	ctx := context.Background()
 	observer := eventbus.Observer{
 		AttemptEnded: func(a eventbus.EndedAttempt) {
@@ -40,13 +42,14 @@ func main() {
 		eventbus.WithObserver(observer),
 		eventbus.WithRetry(eventbus.MaxRetries(1), eventbus.BaseDelay(10*time.Millisecond)),
 		eventbus.WithErrorTypeName[*net.OpError]("ConnectionError"),
-		eventbus.WithCircuit(eventbus.NoCircuit()), // most of these few events fail, and would open it
+		eventbus.WithCircuit(eventbus.NoCircuit()), // most of these events fail, and would open it
+		eventbus.WithSlog(slog.DiscardHandler),     // the observer prints the failures
 	)
 	if err != nil {
 		log.Fatal(err)
 	}
 
-	// What the bank answers, one answer an attempt, is the event's payload.
+	// The payload of an event has the bank's answers, one for each attempt.
 	billing, err := bus.Subscribe("order.placed", eventbus.Typed(func(ctx context.Context, answers []error) error {
 		delivery, _ := eventbus.FromContext(ctx)
 		if n := delivery.Attempt - 1; n < len(answers) {
@@ -54,7 +57,7 @@ func main() {
 		}
 		return nil
 	}), eventbus.Named("billing"), eventbus.RetryRules(
-		// The first one that matches decides.
+		// The first rule that matches the error decides.
 		eventbus.RetryRule{Name: "declined", Match: eventbus.ErrorMatch{Codes: []string{"Bank.Declined"}}, Attempts: 1},
 		eventbus.RetryRule{
 			Name: "busy", Match: eventbus.ErrorMatch{Codes: []string{"Bank.*"}},
@@ -65,7 +68,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(bus.Explain("order.placed"))
+	fmt.Printf("== The rules, as bus.Explain prints them\n%s", bus.Explain("order.placed"))
 	if err := bus.Start(ctx); err != nil {
 		log.Fatal(err)
 	}
@@ -74,37 +77,42 @@ func main() {
 	offline := &net.OpError{Op: "dial", Err: errors.New("no route")}
 	bug := errors.New("index out of range")
 	place := func(what string, answers ...error) {
-		fmt.Println(what)
+		fmt.Printf("\n== %s\n", what)
 		_, err := bus.PublishAndWait(ctx, "order.placed", answers)
 		var died *eventbus.DeliveryError
 		if errors.As(err, &died) {
 			letter := died.Letters[0]
-			fmt.Printf("  dead: %s", letter.Reason)
+			fmt.Printf("  dead letter: %s", letter.Reason)
 			if letter.Rule != nil {
-				fmt.Printf(", %s", letter.Rule)
+				fmt.Printf(" (%s)", letter.Rule)
 			}
 			fmt.Println()
 		}
 	}
-	place("the bank is busy for a while:", busy, busy, busy)
-	place("no retry helps here:", declined)
-	place("each budget is its own, the policy's of 2 attempts too:", bug, busy, offline, busy, offline)
-	place("the policy's is spent:", bug, busy, bug)
+	place("The bank is busy three times: the rule \"busy\" allows 5 attempts", busy, busy, busy)
+	place("The bank declines: the rule \"declined\" allows no retry", declined)
+	place("Several errors: each rule counts its own attempts, and so does the policy", bug, busy, offline, busy, offline)
+	place("An error that no rule matches: the policy allows 2 attempts", bug, busy, bug)
 
-	// Rules can be replaced while the bus runs. What was published before keeps its own.
+	// Events that were published before keep their rules.
 	if err := billing.SetRetryRules(eventbus.RetryRule{Name: "patience", Match: eventbus.ErrorMatch{Codes: []string{"*"}}, Attempts: 4}); err != nil {
 		log.Fatal(err)
 	}
-	place("with other rules:", declined, declined, declined, declined)
+	place("After SetRetryRules: the rule \"patience\" allows 4 attempts", declined, declined, declined, declined)
 
-	// A mistake is refused with its place, and nothing changes.
-	fmt.Println(billing.SetRetryRules(eventbus.RetryRule{Match: eventbus.ErrorMatch{Codes: []string{"Bank*"}}, Attempts: 4}))
+	fmt.Println("\n== A mistake in a rule: the error names the place, and the rules stay as they are")
+	err = billing.SetRetryRules(eventbus.RetryRule{Match: eventbus.ErrorMatch{Codes: []string{"Bank*"}}, Attempts: 4})
+	if err == nil {
+		log.Fatal("the bus has accepted a rule with a mistake")
+	}
+	fmt.Println(" ", err)
 
-	// Why does a rule match, or not? An error tells.
+	fmt.Println("\n== What a rule can match in an error, by bus.ErrorTraits")
 	traits := bus.ErrorTraits(fmt.Errorf("charging: %w", offline))
-	fmt.Printf("%v is of the type %q, and has the names %v\n", offline, traits.ResultType, traits.Names)
+	fmt.Printf("  %v: result type %q, names %v\n", offline, traits.ResultType, traits.Names)
 
 	if err := bus.Shutdown(ctx); err != nil {
 		log.Fatal(err)
 	}
+	fmt.Println("\nOK: the kind of the error decided how often the bus retried")
 }

@@ -1,5 +1,4 @@
-// Command testing is a service that charges for orders; main_test.go, beside it, is
-// how it is tested, and what to read.
+// Command testing is a service that charges for orders. Read how it is tested: main_test.go.
 //
 //	go run ./examples/testing
 //	go test ./examples/testing
@@ -9,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -23,13 +23,13 @@ type Order struct {
 
 var errBankBusy = errors.New("the bank is busy")
 
-// Billing charges for the orders that are placed, and says so with order.paid.
+// Billing charges for each order.placed, and publishes order.paid.
 type Billing struct {
 	bus  *eventbus.Bus
 	bank func(ctx context.Context, o Order) error
 }
 
-// Subscribe begins to bill, with a minute between the attempts.
+// Subscribe subscribes to order.placed, with a minute between the attempts.
 func (b *Billing) Subscribe() error {
 	_, err := b.bus.Subscribe("order.placed", eventbus.Typed(b.charge), eventbus.Named("billing"),
 		eventbus.Timeout(5*time.Second),
@@ -56,16 +56,17 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	bus, err := eventbus.New()
+	fmt.Print("This service charges for an order. Its tests are what to read: go test -v ./examples/testing\n\n")
+	bus, err := eventbus.New(eventbus.WithSlog(slog.DiscardHandler)) // the program prints the failure itself
 	if err != nil {
 		return err
 	}
-	// This bank is busy just once, and says for how long.
+	// This bank is busy once. RetryAfter sets the delay of the retry.
 	busy := true
 	bank := func(_ context.Context, o Order) error {
 		if busy {
 			busy = false
-			fmt.Println(o.ID, "is tried again:", errBankBusy)
+			fmt.Println(o.ID, "is retried:", errBankBusy)
 			return eventbus.RetryAfter(errBankBusy, 50*time.Millisecond)
 		}
 		return nil
@@ -81,5 +82,9 @@ func run(ctx context.Context) error {
 		return err
 	}
 	_, err = bus.Publish(ctx, "order.placed", Order{"o-17", 4200})
-	return errors.Join(err, bus.Shutdown(ctx))
+	if err := errors.Join(err, bus.Shutdown(ctx)); err != nil {
+		return err
+	}
+	fmt.Println("\nOK: the order was paid at the second attempt")
+	return nil
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/surebus/eventbus/store/sqlite/sqlitetest"
 )
 
-// start makes the service on a bus that ends with the test, and fails it for what
-// is unfinished or dead by then. The first recorder is around every handler, and can
-// make it fail; the second is the handler of what the service publishes.
+// start starts the service on a bus that ends with the test. The test fails for events that are unfinished or dead letters then.
+// The recorder billing is around every handler, and can make it fail. The recorder paid handles order.paid.
 func start(t *testing.T) (bus *eventbus.Bus, billing, paid *eventbustest.Recorder) {
 	t.Helper()
 	billing, paid = new(eventbustest.Recorder), new(eventbustest.Recorder)
@@ -38,7 +37,7 @@ func TestBilling_Pays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus, _, paid := start(t)
 		place(t, bus, Order{"o-17", 4200})
-		eventbustest.NoDeadLetters(t, bus) // once all has settled
+		eventbustest.NoDeadLetters(t, bus) // waits until all events have settled
 		require.Equal(t, []Order{{"o-17", 4200}}, eventbustest.Payloads[Order](paid))
 	})
 }
@@ -48,7 +47,7 @@ func TestBilling_TriesAgainAfterAMinute(t *testing.T) {
 		bus, billing, paid := start(t)
 		billing.Script(eventbustest.Fail(errBankBusy), eventbustest.Overrun)
 		id := place(t, bus, Order{"o-17", 4200})
-		eventbustest.WaitSettled(t, bus) // minutes that take no time
+		eventbustest.WaitSettled(t, bus) // two minutes of virtual time
 		require.Equal(t, []time.Duration{time.Minute, time.Minute}, billing.Delays(id))
 		require.Len(t, paid.Deliveries(), 1)
 	})
@@ -59,7 +58,7 @@ func TestBilling_GivesUp(t *testing.T) {
 		bus, billing, paid := start(t)
 		billing.FailNext(3, errBankBusy)
 		place(t, bus, Order{"o-17", 4200})
-		// Without the next lines, the test would fail for this letter.
+		// DeadLetter expects this letter. Without it, the test would fail for the letter.
 		letter := eventbustest.DeadLetter(t, bus, eventbus.LetterQuery{Subscription: "billing"})
 		require.Equal(t, eventbus.ReasonExhausted, letter.Reason)
 		require.Equal(t, 3, letter.Attempts)
@@ -76,8 +75,8 @@ func TestBilling_RefusesWhatCostsNothing(t *testing.T) {
 	})
 }
 
-// The bus of the first process ends while the retry waits, and the next one continues over the same
-// file. eventbustest.Crash and storetest.Model show the same for a process that is killed.
+// The first bus ends while the retry waits, and the second one continues on the same file. eventbustest.Crash and storetest.Model
+// do the same for a process that is killed.
 func TestBilling_SurvivesARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		file := sqlitetest.Path(t)

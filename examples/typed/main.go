@@ -1,5 +1,4 @@
-// Typed shows handlers that take the payload's type, and what becomes of a payload
-// that is of another one.
+// Typed shows handlers that take the type of the payload: which payloads they accept, and what becomes of the others.
 package main
 
 import (
@@ -7,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 
 	"github.com/surebus/eventbus"
 )
@@ -17,14 +17,15 @@ type orderPlaced struct {
 }
 
 func main() {
+	fmt.Println("This program publishes three payloads for a handler of the type orderPlaced.")
 	ctx := context.Background()
-	bus, err := eventbus.New()
+	bus, err := eventbus.New(eventbus.WithSlog(slog.DiscardHandler)) // the program prints the failure itself
 	if err != nil {
 		log.Fatal(err)
 	}
 	_, err = bus.Subscribe("order.placed", eventbus.Typed(func(ctx context.Context, o orderPlaced) error {
-		d, _ := eventbus.FromContext(ctx) // what else there is to know
-		fmt.Printf("%s for %d cents, published %s\n", o.ID, o.Cents, d.Event.Type)
+		d, _ := eventbus.FromContext(ctx) // the event, the attempt and the subscription
+		fmt.Printf("  %s got %s for %d cents, of the event %s\n", d.Subscription, o.ID, o.Cents, d.Event.Type)
 		return nil
 	}), eventbus.Named("billing"))
 	if err != nil {
@@ -35,14 +36,15 @@ func main() {
 	}
 	for _, payload := range []any{
 		orderPlaced{"o-17", 4200},
-		&orderPlaced{"o-18", 100}, // a pointer serves, too
+		&orderPlaced{"o-18", 100}, // Typed accepts a pointer, too
 		"o-19",
 	} {
+		fmt.Printf("\n%T:\n", payload)
 		_, err := bus.PublishAndWait(ctx, "order.placed", payload)
 		var mismatch *eventbus.PayloadTypeError
 		switch {
 		case errors.As(err, &mismatch):
-			fmt.Println("dead-lettered at once:", mismatch)
+			fmt.Println("  a dead letter, without a retry:", mismatch)
 		case err != nil:
 			log.Fatal(err)
 		}
@@ -50,4 +52,5 @@ func main() {
 	if err := bus.Shutdown(ctx); err != nil {
 		log.Fatal(err)
 	}
+	fmt.Println("\nOK: the handler got the value and the pointer. A topic (eventbus.NewTopic) lets the compiler find the string.")
 }
