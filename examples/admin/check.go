@@ -22,7 +22,7 @@ type client struct {
 	out           io.Writer
 }
 
-// check looks at every page, and does what an operator does. It returns the first surprise.
+// check requests every page, and does what an operator does. It returns the first error.
 func (c *client) check(ctx context.Context) error {
 	for _, step := range []struct {
 		name string

@@ -5,9 +5,8 @@
 // The first line of the output is the address of the page. The second line has the operator's name and
 // password: that of ADMIN_PASSWORD, or a random one. Ctrl-C ends the program.
 //
-// With -for, the program is its own operator: over HTTP it looks at the pages, replays, pauses and resumes,
-// and checks what it sees. It ends after that time, or later if the checks take longer. The exit status is
-// 0 if they passed and the books balance.
+// With -for, the program is its own operator: over HTTP it requests the pages, replays, pauses and resumes, and checks the answers.
+// It ends after that time, or later if the checks take longer. The exit status is 0 if they passed and the books balance.
 package main
 
 import (
@@ -48,6 +47,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err := serve(ctx, *listen, *checkFor, stdout); err != nil {
 		fmt.Fprintln(stderr, "admin:", err)
 		return 1
+	}
+	if *checkFor > 0 {
+		fmt.Fprintln(stdout, "OK: the page showed and did what an operator asked for, and the books balance")
 	}
 	return 0
 }
@@ -95,8 +97,11 @@ func serve(ctx context.Context, address string, checkFor time.Duration, stdout i
 	defer cancel(nil)
 	go func() { cancel(<-served) }()
 	if checkFor == 0 {
+		fmt.Fprint(stdout, "\nThe page shows a shop, which publishes orders until Ctrl-C. Its warehouse fails now and then, the bank is busy at times, and\n"+
+			"some refunds are invalid: see the dead letters, replay them, pause a subscription.\n")
 		<-ctx.Done()
 	} else {
+		fmt.Fprint(stdout, "\nThe page shows a shop whose services fail now and then. This program uses it as an operator does:\n")
 		end := time.NewTimer(checkFor)
 		err = (&client{url: url, password: password, http: new(http.Client), out: stdout}).check(ctx)
 		if err == nil {

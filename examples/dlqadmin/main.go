@@ -4,12 +4,11 @@
 //
 // The program starts a shop as a child process, a second run of its own executable, whose bus has a
 // store. Some payments have no amount, and the mail server is down: their events become dead letters.
-// The program opens the same file beside the bus, for a bus without handlers. It groups the letters by what they died of,
-// replays the payments with corrected amounts, and, when the mail server is back, all others. The
-// shop's bus takes the replayed events within 250 ms.
+// The program opens the same file for a bus without handlers. It groups the letters by cause and replays the payments with
+// corrected amounts. When the mail server is back, it replays the others. The shop's bus takes in the replayed events within 250 ms.
 //
-// The exit status is 0 if the shop has handled all of them. -store keeps the file; without it the file
-// is temporary. In a terminal of your own, the command eventbus does the same.
+// The exit status is 0 if the shop has handled all of them. -store keeps the file. Without it, the file is temporary. The command
+// eventbus does the same in a terminal.
 package main
 
 import (
@@ -83,7 +82,8 @@ func repair(ctx context.Context, file string, stdout, stderr io.Writer) (err err
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "\n%d payments were replayed with the amount of their orders.\n", corrected)
+	fmt.Fprintln(stdout, "\n== Billing: replays with corrected payloads (ReplayEdited)")
+	fmt.Fprintf(stdout, "  %d payments were replayed with the amount of their orders.\n", corrected)
 
 	if err := s.say("mail server is back"); err != nil {
 		return err
@@ -118,14 +118,15 @@ func printGroups(ctx context.Context, dlq *eventbus.DLQ, stdout io.Writer) error
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(stdout, "What the dead letters died of:")
+	fmt.Fprintln(stdout, "This program repairs the dead letters of a shop from a second process, while the shop runs.")
+	fmt.Fprintln(stdout, "\n== The dead letters by cause")
 	for _, g := range groups {
 		fmt.Fprintf(stdout, "  %2d at %-8s %s\n", g.Count, g.Subscription, g.Message)
 	}
 	return nil
 }
 
-// operator is who repairs, and why: the audit has both.
+// operator is for the audit: who acts, and why.
 var operator = []eventbus.DirectiveOption{eventbus.By("night shift"), eventbus.Because("ticket 4711")}
 
 // correctPayments replays each payment without an amount with a corrected payload.
@@ -157,12 +158,13 @@ func replayMail(ctx context.Context, dlq *eventbus.DLQ, stdout io.Writer) error 
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%d letters of mail match, the oldest of %s.\n", preview.Matched, preview.Oldest.Format(time.TimeOnly))
+	fmt.Fprintln(stdout, "\n== Mail, whose server is back: a preview, and a bulk replay of at most 100 a second (ReplayMatching)")
+	fmt.Fprintf(stdout, "  %d letters of mail match, the oldest of %s.\n", preview.Matched, preview.Oldest.Format(time.TimeOnly))
 	report, err := dlq.ReplayMatching(ctx, q, eventbus.Rate(100), eventbus.StopAfter(3), operator[0], operator[1])
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%d were replayed.\n", report.Replayed)
+	fmt.Fprintf(stdout, "  %d were replayed.\n", report.Replayed)
 	return nil
 }
 
@@ -189,7 +191,7 @@ func printAudit(ctx context.Context, tool *eventbus.Bus, stdout io.Writer) error
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(stdout, "\nThe last entries of the audit:")
+	fmt.Fprintln(stdout, "\n== The last entries of the audit, the newest first: who did what, and why")
 	for _, e := range page.Entries {
 		fmt.Fprintf(stdout, "  %s by %s, %s", e.Action, e.By, e.Why)
 		if e.Outcome != nil { // the second entry of a bulk operation
@@ -209,6 +211,6 @@ func printBooks(ctx context.Context, dlq *eventbus.DLQ, stdout io.Writer) error 
 	if page.Total > 0 {
 		return fmt.Errorf("%d dead letters are left", page.Total)
 	}
-	fmt.Fprintln(stdout, "\nOK: no dead letter is left")
+	fmt.Fprintln(stdout, "\nOK: no dead letter is left, and the shop never stopped")
 	return nil
 }

@@ -35,7 +35,7 @@ func TestRun_RepairsEveryLetter(t *testing.T) {
 		require.Contains(t, out.String(), "40 at mail     smtp: connection refused\n")
 		require.Contains(t, out.String(), "4 payments were replayed")
 		require.Contains(t, out.String(), "40 were replayed.")
-		require.Contains(t, out.String(), "OK: no dead letter is left")
+		require.Contains(t, out.String(), "OK: no dead letter is left, and the shop never stopped")
 		assertOnlyLogs(t, errs.String())
 	}
 }

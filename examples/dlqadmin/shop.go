@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"sync/atomic"
@@ -80,7 +81,8 @@ func runShop(ctx context.Context, file string) (err error) {
 	}
 	bus, err := eventbus.New(eventbus.WithStore(store),
 		eventbus.WithRetry(eventbus.MaxRetries(1), eventbus.BaseDelay(10*time.Millisecond)),
-		eventbus.WithCircuit(eventbus.NoCircuit())) // with one, the mails would be held instead
+		eventbus.WithCircuit(eventbus.NoCircuit()), // an open circuit would hold the mails instead
+		eventbus.WithSlog(slog.DiscardHandler))     // handlers fail on purpose
 	if err != nil {
 		return errors.Join(err, store.Close(ctx))
 	}

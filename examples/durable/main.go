@@ -2,19 +2,19 @@
 //
 //	go run ./examples/durable [-store FILE]
 //
-// The program starts a shop as a child process, a second run of its own executable. The shop
-// publishes the events of its orders and handles them: some fail and wait for a retry, some are
-// scheduled, the events of an order have a key, and some become dead letters. In the middle of this
-// the program kills the shop with SIGKILL. Then it starts the shop again, over the same SQLite file.
-// The second process publishes nothing: it handles what the first one has left.
+// The program starts a shop as a child process, a second run of its own executable. The shop (shop.go) is an ordinary user of a
+// durable bus. It publishes the events of its orders and handles them: some fail and wait for a retry, some are scheduled, the
+// events of an order have a key, and some become dead letters. After 1,000 acknowledged events, the program kills the shop with
+// SIGKILL. Then it starts the shop again, on the same SQLite file. The second process publishes nothing: it handles the events
+// that the first one has left.
 //
-// The books balance if each subscription of each acknowledged event has handled it, or is named in
-// a dead letter, and the events of an order were handled in their order. An event is acknowledged
-// when Publish has returned nil. Deliveries that were in progress at the kill are repeated: handlers
-// of a durable bus run at least once.
+// The program keeps the books (main.go). Each line that the shop wrote before it died is an acknowledgement, a success or a dead
+// letter. The books balance if each subscription of each acknowledged event has handled it, or is named in a dead letter, and the
+// events of each order were handled in their order. An event is acknowledged when Publish has returned nil. Deliveries that were
+// in progress at the kill are repeated: handlers of a durable bus run at least once. The numbers differ from run to run.
 //
-// The exit status is 0 if the books balance. -store keeps the file; without it the file is
-// temporary.
+// -store keeps the file. Without it, the file is temporary. The exit status is 0 if the books balance, 1 if an event is lost or
+// overtaken or a process has failed, and 2 for bad arguments.
 package main
 
 import (
@@ -72,7 +72,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 func killAndRestart(ctx context.Context, file string, stdout, stderr io.Writer) error {
 	books := newBooks()
-	fmt.Fprintln(stdout, "The first process publishes and handles events.")
+	fmt.Fprint(stdout, "This program kills a shop and starts it again on the same file. No event that Publish has acknowledged may be lost.\n\n")
+	fmt.Fprintln(stdout, "== The first process publishes and handles events.")
 	err := runShop(ctx, file, openShop, stderr, func(line string) (kill bool) {
 		books.enter(line)
 		return books.acknowledged() >= killAt
@@ -83,7 +84,7 @@ func killAndRestart(ctx context.Context, file string, stdout, stderr io.Writer) 
 	fmt.Fprint(stdout, "It was killed with SIGKILL.\n\n")
 	books.print(stdout)
 
-	fmt.Fprintln(stdout, "\nThe second process handles what the first one has left.")
+	fmt.Fprintln(stdout, "\n== The second process handles the events that the first one has left.")
 	err = runShop(ctx, file, closeShop, stderr, func(line string) bool {
 		books.enter(line)
 		if text, ok := strings.CutPrefix(line, "shop: "); ok {

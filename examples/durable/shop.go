@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -47,7 +48,8 @@ func runShopHere(ctx context.Context, task, file string) (err error) {
 	if err != nil {
 		return err
 	}
-	bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithRetry(eventbus.BaseDelay(200*time.Millisecond)))
+	bus, err := eventbus.New(eventbus.WithStore(store), eventbus.WithRetry(eventbus.BaseDelay(200*time.Millisecond)),
+		eventbus.WithSlog(slog.DiscardHandler)) // handlers fail on purpose
 	if err != nil {
 		return errors.Join(err, store.Close(ctx))
 	}

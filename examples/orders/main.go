@@ -1,10 +1,34 @@
-// Command orders simulates a few days of a shop, whose services subscribe to its events.
-// Billing is flaky, mail is slow, and the warehouse is down until it is repaired. Then the
-// program replays the dead letters, and the ledger must balance.
+// Command orders runs a few days of a shop, whose services subscribe to its events.
 //
-//	go run ./examples/orders [file | -] 2>orders.log
+//	go run ./examples/orders                   # the bundled orders
+//	go run ./examples/orders 2>orders.log      # with the log in a file
+//	go run ./examples/orders my-orders.jsonl   # the orders of a file
+//	some-program | go run ./examples/orders -  # the orders of standard input
 //
-// The bus is in memory. See examples/durable for one that keeps its events in a file.
+// It has four subscriptions:
+//
+//   - audit, of **, always works.
+//   - billing, of {order.paid,payment.*}, fails once for orders whose number ends in 7, and exceeds its timeout for those that end
+//     in 57. Refunds that are not positive fail permanently.
+//   - mail, of order.*, takes 20 ms for each event.
+//   - stock, of order.{placed,cancelled}, fails until the program repairs the warehouse.
+//
+// Standard output has the progress: on a terminal a line that is rewritten, elsewhere a line for every 100 events. When all events
+// have settled, it has a table of the subscriptions and the ledger. Then the program purges the refunds that no retry can repair,
+// repairs the warehouse, and prints both again. It takes about 3 s: the bundled orders are published at 500 a second.
+//
+// Standard error has the log as JSON lines, and the number of each line of the input that is no event (line 1: ...). The program
+// continues with the next line.
+//
+// An input line is a JSON object of at most 1 MiB. The member type is the event's type. Blank lines are skipped.
+//
+//	{"type":"order.placed","order":"o-1001","customer":"c-6568","amount_cents":4170,"items":{"descaler":1},"at":"2026-03-02T06:09:10Z"}
+//
+// The exit status is 0 if the books balance and no dead letter is left. Lines that are no events do not count, because they were
+// never accepted. It is 1 if a dead letter is left, the input could not be read to its end, or Ctrl-C ended the program, after the
+// accepted events were handled. A second Ctrl-C ends it at once. It is 2 if the file cannot be read.
+//
+// The bus is in memory. See examples/durable for one with a store.
 package main
 
 import (
@@ -43,7 +67,7 @@ type Order struct {
 	Items       map[string]int `json:"items"` // how many of each
 }
 
-const warehousePause = 300 * time.Millisecond // interval of the checks whether it is up again
+const warehousePause = 300 * time.Millisecond // how long the circuit of stock stays open
 
 type shop struct {
 	mu                          sync.Mutex // for out and err
@@ -54,7 +78,7 @@ type shop struct {
 	published, refused, audited atomic.Int64
 }
 
-// subscribe makes the subscriptions. An event visits them in this order. A failure ends the
+// subscribe makes the subscriptions. An event visits them in the order of these calls. A failure ends the
 // attempt, and the next attempt resumes at the subscription that failed. So a subscription
 // that must see every event comes first, and one that is often down comes last.
 func (s *shop) subscribe() error {
@@ -75,7 +99,7 @@ func (s *shop) subscribe() error {
 	return errors.Join(err1, err2, err3, err4)
 }
 
-// bill fails once for every tenth order, and permanently for invalid orders.
+// bill fails once for every tenth order, and permanently for invalid refunds.
 func bill(ctx context.Context, o Order) error {
 	if o.Type == "payment.refunded" && o.AmountCents <= 0 {
 		return eventbus.Permanent(fmt.Errorf("a refund of %d cents", o.AmountCents))
@@ -134,6 +158,8 @@ func (s *shop) trade(ctx context.Context, in io.Reader, pause time.Duration) (er
 	if s.bus, err = eventbus.New(opts...); err != nil {
 		return err
 	}
+	s.printf(s.out, "This program publishes the events of a shop to four subscriptions: audit, billing, which fails now and then, mail, which is slow,\n"+
+		"and stock, which is down. Then it repairs what failed. The log goes to standard error: 2>orders.log keeps it apart.\n\n")
 	if err = errors.Join(s.subscribe(), s.bus.Start(ctx)); err == nil {
 		done := make(chan error, 1) // reading a terminal cannot be interrupted
 		go func() { done <- s.publish(ctx, in, pause) }()
@@ -206,22 +232,23 @@ func (s *shop) repair(ctx context.Context) error {
 		s.printf(s.out, "purging line %s, %s\n", l.Event.Metadata.Get("line"), l.Failures[0].Error)
 		err = errors.Join(err, dlq.Purge(ctx, l.ID))
 	}
-	s.printf(s.out, "the warehouse is up again; its circuit lets a delivery through after %s\n", warehousePause)
+	s.printf(s.out, "the warehouse is up again, and %d deliveries are held: after at most %s one of them probes, and the others follow\n",
+		s.bus.Metrics().Ledger.Held, warehousePause)
 	s.warehouseUp.Store(true)
-	time.Sleep(warehousePause)
-	// Until the probe has succeeded, the others are skipped, so one letter goes first.
-	stock := eventbus.LetterQuery{Subscription: "stock", Limit: 1}
-	first, listErr := dlq.List(ctx, stock)
-	for _, l := range first.Letters {
-		err = errors.Join(err, dlq.Replay(ctx, l.ID), s.settle(ctx))
+	s.awaitHeld(ctx)
+	replayed, replayErr := dlq.ReplayMatching(ctx, eventbus.LetterQuery{Subscription: "stock"})
+	if replayed.Replayed > 0 {
+		s.printf(s.out, "replayed %d dead letters of stock\n", replayed.Replayed)
 	}
-	stock.Limit = 0
-	rest, replayErr := dlq.ReplayMatching(ctx, stock)
-	s.printf(s.out, "replayed %d dead letter of stock to close its circuit, then the other %d\n", len(first.Letters), rest.Replayed)
-	for s.bus.Metrics().Ledger.Held > 0 && ctx.Err() == nil { // the closed circuit releases them
+	s.awaitHeld(ctx)
+	return errors.Join(err, replayErr, s.settle(ctx))
+}
+
+// awaitHeld waits until no delivery is held: the closed circuit releases them.
+func (s *shop) awaitHeld(ctx context.Context) {
+	for s.bus.Metrics().Ledger.Held > 0 && ctx.Err() == nil {
 		time.Sleep(20 * time.Millisecond)
 	}
-	return errors.Join(err, listErr, replayErr, s.settle(ctx))
 }
 
 // progress prints a line. On a terminal, the next line replaces it.

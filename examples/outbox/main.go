@@ -8,12 +8,12 @@
 //
 //  1. The first one rolls back every seventh transaction, and is killed with SIGKILL before the commit of its last one.
 //  2. The second one is killed with SIGKILL after a commit, before the event is handled.
-//  3. The third one handles what is left, while a fourth one, which runs no handlers, places orders too.
+//  3. The third one handles the events that are left, while a fourth one, which runs no handlers, places orders too.
 //
 // The books balance if each order of the table was charged, and nothing else. The handler runs at least once for each
 // event. It charges an order once, because its table has one row for each order.
 //
-// The exit status is 0 if the books balance. -store keeps the file; without it the file is temporary.
+// The exit status is 0 if the books balance. -store keeps the file. Without it, the file is temporary.
 package main
 
 import (
@@ -65,6 +65,7 @@ func run(ctx context.Context, args []string, stdout io.Writer, stderr *os.File) 
 }
 
 func runAll(ctx context.Context, file string, stdout io.Writer, stderr *os.File) error {
+	fmt.Fprint(stdout, "This program publishes events in the transactions of a shop, and kills the shop before and after a commit.\n\n")
 	b := newBooks()
 	for _, task := range []string{killBeforeCommit, killAfterCommit} {
 		s, err := startShop(ctx, file, task, stderr)
@@ -75,7 +76,7 @@ func runAll(ctx context.Context, file string, stdout io.Writer, stderr *os.File)
 		if code := s.process.ProcessState.ExitCode(); code == 0 || code == shopFailed {
 			return fmt.Errorf("the process was not killed %s: %w", task, err)
 		}
-		fmt.Fprintf(stdout, "A process was killed %s.\n", task)
+		fmt.Fprintf(stdout, "A process was killed %s: %d orders committed, %d rolled back so far.\n", task, len(b.committed), len(b.rolledBack))
 	}
 
 	handles, err := startShop(ctx, file, placeAndHandle, stderr)
@@ -90,7 +91,7 @@ func runAll(ctx context.Context, file string, stdout io.Writer, stderr *os.File)
 	if err := errors.Join(err, handles.end(b)); err != nil { // it waits until all events are handled
 		return err
 	}
-	fmt.Fprint(stdout, "Two more processes placed orders, and one of them handled all that was left.\n\n")
+	fmt.Fprint(stdout, "Two more processes placed orders, and one of them handled all events that were left.\n\n")
 	return b.balance(ctx, file, stdout)
 }
 

@@ -6,12 +6,12 @@
 // The program starts two processes of its own executable. Both have the same schedule, and the one with the lease of the store
 // publishes. Meanwhile, the program
 //
-//   - kills the active process with SIGKILL: the standby goes on with the next tick;
+//   - kills the active process with SIGKILL: the standby continues with the next tick;
 //   - starts a process in its place, and shuts the active one down;
-//   - kills both during a tick, and starts them again: CatchUp publishes the latest tick that has come meanwhile.
+//   - kills the last process, and starts another one after two ticks: CatchUp publishes the latest tick that was missed.
 //
-// It prints a line for each tick. The exit status is 0 if each tick has one event, that event was handled, and no tick is missing
-// but those before the latest one while no process ran.
+// It prints a line for each tick, and takes about 15 s. The exit status is 0 if each tick has one event that was handled. Ticks
+// before the latest one while no process ran have none.
 package main
 
 import (
@@ -57,6 +57,7 @@ func run(ctx context.Context, out io.Writer, stderr *os.File) (err error) {
 	s := &show{ctx: ctx, file: filepath.Join(dir, "events.db"), out: out, stderr: stderr, lines: make(chan line), books: books{}}
 	defer func() { err = errors.Join(err, s.killAll()) }()
 
+	fmt.Fprint(out, "Two processes have the same schedule, a tick every two seconds. The program kills them in turn. Each tick has one event.\n\n")
 	fmt.Fprintln(out, "tick      handled by   late")
 	if err := s.runs(); err != nil {
 		return err

@@ -9,11 +9,11 @@
 // transaction that also records that the event is handled (InTx). Meanwhile, the program
 //
 //   - kills the replica that dispatches, with SIGKILL;
-//   - deploys: it starts a replica, and lets the one that dispatches shut down;
+//   - deploys: it starts a replica, and shuts the one that dispatches down;
 //   - crashes the server, which restarts.
 //
 // It prints when each happened, and how long no order was billed. The books balance if each order that was committed is
-// billed, and none twice.
+// billed, and none twice. It takes about 20 s.
 //
 // The exit status is 0 if the books balance. Without a Postgres server on the machine (Debian: apt-get install postgresql) the
 // program says SKIP, and the status is 0 too.
@@ -66,6 +66,7 @@ func run(ctx context.Context, stdout io.Writer, stderr *os.File) (err error) {
 	if err = errors.Join(err, db.Close(ctx)); err != nil {
 		return err
 	}
+	fmt.Fprint(stdout, "Three replicas of a service share a Postgres server, and all place orders. One of them bills. The program kills,\ndeploys and crashes.\n\n")
 	f := &fleet{dsn: server.DSN(), stderr: stderr, began: time.Now(), out: stdout}
 	defer func() { err = errors.Join(err, f.killAll()) }()
 	if err := f.disturb(ctx, server); err != nil {
@@ -74,7 +75,7 @@ func run(ctx context.Context, stdout io.Writer, stderr *os.File) (err error) {
 	return f.balance(ctx)
 }
 
-// disturb lets happen what happens to a service.
+// disturb kills and deploys replicas, and crashes the server.
 func (f *fleet) disturb(ctx context.Context, server *postgrestest.Server) error {
 	for range 3 {
 		if err := f.start(); err != nil {

@@ -1,20 +1,20 @@
-// Command standby shows two processes of a program on one SQLite file: one dispatches, the other one is its standby.
+// Command standby shows two processes on one SQLite file: one dispatches, and the other one is its standby.
 //
 //	go run ./examples/standby [-store FILE]
 //
 // The program starts nodes as child processes, runs of its own executable. Each node publishes an event every few
 // milliseconds, whether it dispatches or not. Meanwhile, the program
 //
-//   - deploys: it starts a node as the standby, and lets the active one shut down;
+//   - deploys: it starts a node as the standby, and shuts the active one down;
 //   - deploys a version with one subscription more, to which the active bus hands over by itself;
 //   - kills the active node with SIGKILL, and starts another one.
 //
 // It prints how long each change took: from the signal until another node has handled an event.
 //
-// The books balance if each subscription of each event that Publish has accepted, on whatever node, has handled it. Events
-// that were in progress at a kill are handled again: handlers of a durable bus run at least once.
+// The books balance if each subscription has handled each event that Publish has accepted, on every node. Events that were in
+// progress at a kill are handled again: handlers of a durable bus run at least once.
 //
-// The exit status is 0 if the books balance. -store keeps the file; without it the file is temporary.
+// The exit status is 0 if the books balance. -store keeps the file. Without it, the file is temporary.
 package main
 
 import (
@@ -67,6 +67,8 @@ func run(ctx context.Context, args []string, stdout io.Writer, stderr *os.File) 
 
 // changeNodes changes the active node again and again, and balances the books.
 func changeNodes(ctx context.Context, file string, stdout io.Writer, stderr *os.File) (err error) {
+	fmt.Fprint(stdout, "Two processes of a service share one file, and both publish all the time. The program deploys and kills the active one.\n\n")
+	fmt.Fprintf(stdout, "%-50s %s\n", "change", "time until the other process handles events")
 	c := newCluster(file, stderr)
 	defer func() { err = errors.Join(err, c.killAll()) }()
 	active, err := c.start(ctx, oldVersion)

@@ -1,7 +1,11 @@
-// Command workflow handles orders with workflow definitions that are subscribed to a bus: a saga
-// with compensation, polling with a deadline, and fan-out with partial success.
+// Command workflow handles events with workflow definitions of the Metolia Workflow Language (module mwl) as handlers: a saga with
+// compensation (saga.json), polling with a deadline (polling.json), and fan-out with partial success (fanout.json).
 //
 //	go run ./examples/workflow
+//
+// The saga runs for the orders of examples/orders. Orders without the address that they need become dead letters, with the envelope
+// of the workflow's error. The program corrects one of them and replays it. The exit status is 0 if each order ended in one of the
+// ways that the program prints, and the money matches the shipped orders.
 package main
 
 import (
@@ -13,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
@@ -48,7 +53,8 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	bus, err := eventbus.New()
+	_, _ = fmt.Fprintln(out, "This program runs three workflow definitions as handlers: for orders, parcels and prices.")
+	bus, err := eventbus.New(eventbus.WithSlog(slog.DiscardHandler)) // sagas fail on purpose
 	if err != nil {
 		return err
 	}
@@ -88,7 +94,7 @@ func run(ctx context.Context, out io.Writer) error {
 		return fmt.Errorf("expected dead letters of the saga: %w", err)
 	}
 	letter := letters.Letters[len(letters.Letters)-1]
-	_, _ = fmt.Fprintf(out, "first dead letter: %s\n  envelope: %s\n", letter.Failures[0].Error, letter.Failures[0].Details)
+	_, _ = fmt.Fprintf(out, "\n== saga.json: reserve, charge, ship; what fails is compensated\nfirst dead letter: %s\n  envelope: %s\n", letter.Failures[0].Error, letter.Failures[0].Details)
 	succeeded, compensated := results.count("saga", "succeeded"), results.count("saga", "compensated")
 
 	replayed, err := fix(ctx, bus, &letter)
@@ -105,7 +111,7 @@ func run(ctx context.Context, out io.Writer) error {
 	}{{"succeeded", succeeded}, {"compensated", compensated}, {"dead-lettered", len(letters.Letters)}, {"fixed and replayed", replayed}} {
 		_, _ = fmt.Fprintf(out, "%-24s %6d\n", row.name, row.n)
 	}
-	_, _ = fmt.Fprintf(out, "\npolling: %d arrived, %d late\n", results.count("polling", "arrived"), results.count("polling", "late"))
+	_, _ = fmt.Fprintf(out, "\n== polling.json asks for parcels until a deadline, fanout.json asks suppliers for prices\npolling: %d arrived, %d late\n", results.count("polling", "arrived"), results.count("polling", "late"))
 	_, _ = fmt.Fprintf(out, "fanout:  %d prices from %d of %d suppliers asked\n",
 		results.count("fanout", ""), results.count("fanout", "answered"), results.count("fanout", "asked"))
 
