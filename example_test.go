@@ -51,11 +51,11 @@ func Example() {
 	if err := bus.Shutdown(ctx); err != nil { // waits for the retry
 		log.Fatal(err)
 	}
-	fmt.Println("done: every accepted event is handled")
+	fmt.Println("OK: every accepted event is handled")
 	// Output:
 	// attempt 1: mail for o-17 (order.placed)
 	// attempt 2: mail for o-17 (order.placed)
-	// done: every accepted event is handled
+	// OK: every accepted event is handled
 }
 
 // The package comment begins with these lines.

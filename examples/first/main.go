@@ -37,5 +37,5 @@ func main() {
 	if err := bus.Shutdown(ctx); err != nil { // waits for the retry
 		log.Fatal(err)
 	}
-	fmt.Println("done: every accepted event is handled")
+	fmt.Println("OK: every accepted event is handled")
 }
