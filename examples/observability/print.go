@@ -106,7 +106,7 @@ func (t *tree) get(name attribute.Key) string { return find(t.span.Attributes(),
 func find(all []attribute.KeyValue, name attribute.Key) string {
 	for _, a := range all {
 		if a.Key == name {
-			return a.Value.Emit()
+			return a.Value.String()
 		}
 	}
 	return ""
@@ -128,7 +128,7 @@ func (t *tree) check(log string) error {
 	var got strings.Builder
 	t.print(&got, "")
 	if got.String() != want {
-		return errors.New("the trace is not the one that the program shows:\n" + want)
+		return fmt.Errorf("the trace is not the one that the program shows:\n%s", want)
 	}
 	if n := strings.Count(log, "trace_id="+t.span.SpanContext().TraceID().String()); n != 4 {
 		return fmt.Errorf("the log names the trace %d times, want 4", n)
