@@ -288,7 +288,7 @@ func docsChooseEncoded(t *testing.T) error {
 }
 
 // Each name of an option in a cell exists, and stands in the reference.
-func TestDocs_ChoosingOptionsNamesExist(t *testing.T) {
+func TestPages_ChoosingOptionsNamesExist(t *testing.T) {
 	page, err := os.ReadFile("docs/choosing-options.md")
 	require.NoError(t, err)
 	reference, err := os.ReadFile("docs/options.md")

@@ -88,7 +88,7 @@ func docsAsynqOurs(t *testing.T) error {
 }
 
 // What the page says of asynq, beside the code that it shows.
-func TestDocs_ComingFromAsynq_Theirs(t *testing.T) {
+func TestPages_ComingFromAsynq_Theirs(t *testing.T) {
 	redis := asynq.RedisClientOpt{Addr: miniredis.RunT(t).Addr()}
 	client, inspector := asynq.NewClient(redis), asynq.NewInspector(redis)
 	defer client.Close()

@@ -72,7 +72,7 @@ func docsAsaskevichOurs(t *testing.T) (failed error) {
 }
 
 // What the page says of the other library, beside the code that it shows.
-func TestDocs_ComingFromEventbusAsaskevich_Theirs(t *testing.T) {
+func TestPages_ComingFromEventbusAsaskevich_Theirs(t *testing.T) {
 	t.Run("a panic reaches the publisher", func(t *testing.T) {
 		bus := EventBus.New()
 		require.NoError(t, bus.Subscribe("order.placed", func(string) { panic("boom") }))
@@ -100,7 +100,7 @@ func TestDocs_ComingFromEventbusAsaskevich_Theirs(t *testing.T) {
 }
 
 // The bus reports what the other library panics for.
-func TestDocs_ComingFromEventbusAsaskevich_Ours(t *testing.T) {
+func TestPages_ComingFromEventbusAsaskevich_Ours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := eventbustest.New(t)
 		_, err := bus.Subscribe("order.*", eventbus.Typed(func(ctx context.Context, _ string) error {

@@ -116,7 +116,7 @@ func createGoqite(t *testing.T, db *sql.DB) {
 }
 
 // What the page says of goqite, beside the code that it shows.
-func TestDocs_ComingFromGoqite_Theirs(t *testing.T) {
+func TestPages_ComingFromGoqite_Theirs(t *testing.T) {
 	db := shopDB(t, filepath.Join(t.TempDir(), "shop.db"))
 	createGoqite(t, db)
 	t.Run("after three receptions a row stays, and is received no more", func(t *testing.T) {

@@ -119,7 +119,7 @@ func riverDB(t *testing.T) *sql.DB {
 }
 
 // What the page says of River, beside the code that it shows.
-func TestDocs_ComingFromRiver_Theirs(t *testing.T) {
+func TestPages_ComingFromRiver_Theirs(t *testing.T) {
 	t.Run("25 attempts take about three weeks", func(t *testing.T) {
 		var total time.Duration
 		policy, job := river.DefaultClientRetryPolicy{}, rivertype.JobRow{}

@@ -98,7 +98,7 @@ func docsWatermillOurs(t *testing.T) (failed error) {
 }
 
 // What the page says of the other library, beside the code that it shows.
-func TestDocs_ComingFromWatermill_Theirs(t *testing.T) {
+func TestPages_ComingFromWatermill_Theirs(t *testing.T) {
 	start := func(t *testing.T, config gochannel.Config, handle message.NoPublishHandlerFunc, mw ...message.HandlerMiddleware) (*gochannel.GoChannel, *message.Router) {
 		pubSub := gochannel.NewGoChannel(config, nil)
 		router, err := message.NewRouter(message.RouterConfig{}, nil)

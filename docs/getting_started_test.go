@@ -129,7 +129,7 @@ func runOnce(t *testing.T, file, id string) error {
 }
 
 // The tables of the page about Shutdown and its absence.
-func TestDocs_GettingStartedWithoutShutdown(t *testing.T) {
+func TestPages_GettingStartedWithoutShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		model, log := storetest.NewModel(), new(logText)
 		begun := make(chan struct{})
@@ -162,7 +162,7 @@ func TestDocs_GettingStartedWithoutShutdown(t *testing.T) {
 	})
 }
 
-func TestDocs_GettingStartedShutdown(t *testing.T) {
+func TestPages_GettingStartedShutdown(t *testing.T) {
 	eventbustest.Both(t, func(t *testing.T, newBus func(t testing.TB, opts ...eventbus.Option) *eventbus.Bus) {
 		synctest.Test(t, func(t *testing.T) {
 			bus := newBus(t)

@@ -48,7 +48,7 @@ func docsOptions(t *testing.T) error {
 }
 
 // The page has a row for each option that the package comment lists, and no other.
-func TestDocs_OptionsAreComplete(t *testing.T) {
+func TestPages_OptionsAreComplete(t *testing.T) {
 	source, err := os.ReadFile("../doc.go")
 	require.NoError(t, err)
 	_, section, found := strings.Cut(string(source), "\n// # Options\n")
@@ -88,7 +88,7 @@ func optionRows(t *testing.T) map[string]string {
 }
 
 // The defaults of the page are those of the package.
-func TestDocs_OptionsHaveTheirDefaults(t *testing.T) {
+func TestPages_OptionsHaveTheirDefaults(t *testing.T) {
 	policy := eventbus.DefaultRetryPolicy()
 	for name, text := range map[string]struct {
 		is, want any
@@ -121,7 +121,7 @@ func TestDocs_OptionsHaveTheirDefaults(t *testing.T) {
 }
 
 // The circuit's defaults: it opens when more than half of at least four events of a minute fail, and for 30 s.
-func TestDocs_OptionsOfCircuitsHaveTheirDefaults(t *testing.T) {
+func TestPages_OptionsOfCircuitsHaveTheirDefaults(t *testing.T) {
 	rows := optionRows(t)
 	for name, want := range map[string]string{"FailureRatio": "| 0.5 |", "MinEvents": "| 4 |", "Window": "| 1 min |", "OpenFor": "| 30 s |"} {
 		require.Contains(t, rows[name], want)

@@ -100,7 +100,7 @@ func docsWebhooksIn(t *testing.T) error {
 	}
 	payment := `{"id": "p-1", "order": "o-1", "cents": 4200}`
 
-	eventbustest.Both(t, func(t *testing.T, newBus func(t testing.TB, opts ...eventbus.Option) *eventbus.Bus) {
+	inMemoryAndStored(t, func(t *testing.T, newBus func(t testing.TB, opts ...eventbus.Option) *eventbus.Bus) {
 		var rec eventbustest.Recorder
 		bus := newBus(t)
 		_, err := bus.Subscribe("payment.*", rec.Handle, eventbus.Named("ledger"))
@@ -165,7 +165,7 @@ func answers(status int, header ...string) http.HandlerFunc {
 }
 
 func docsWebhooksOut(t *testing.T) error {
-	eventbustest.Both(t, func(t *testing.T, newBus func(t testing.TB, opts ...eventbus.Option) *eventbus.Bus) {
+	inMemoryAndStored(t, func(t *testing.T, newBus func(t testing.TB, opts ...eventbus.Option) *eventbus.Bus) {
 		synctest.Test(t, func(t *testing.T) {
 			type Invoice struct{ Number int }
 			ctx, invoice := t.Context(), Invoice{17}
@@ -318,7 +318,7 @@ func docsWebhooksOut(t *testing.T) error {
 }
 
 // With a store, the pause of a destination survives a restart.
-func TestDocs_WebhooksPauseSurvives(t *testing.T) {
+func TestPages_WebhooksPauseSurvives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		model := storetest.NewModel()
 		var rec eventbustest.Recorder
@@ -344,7 +344,7 @@ func TestDocs_WebhooksPauseSurvives(t *testing.T) {
 }
 
 // Snooze does not end by itself, and ExpiresIn ends what waits.
-func TestDocs_WebhooksWithoutAnEnd(t *testing.T) {
+func TestPages_WebhooksWithoutAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bus := eventbustest.New(t, eventbus.WithLogger(zap.NewNop()))
 		for name, opts := range map[string][]eventbus.SubscribeOption{"forever": nil, "bounded": {eventbus.Retry(eventbus.MaxElapsed(time.Hour))}} {
@@ -364,5 +364,14 @@ func TestDocs_WebhooksWithoutAnEnd(t *testing.T) {
 		time.Sleep(71 * time.Hour)
 		require.Equal(t, eventbus.ReasonExpired, eventbustest.DeadLetter(t, bus, eventbus.LetterQuery{Subscription: "bounded"}).Reason)
 		require.Equal(t, eventbus.ReasonTooLate, eventbustest.DeadLetter(t, bus, eventbus.LetterQuery{Subscription: "forever"}).Reason)
+	})
+}
+
+// inMemoryAndStored is eventbustest.Both without subtests: a block of code is one.
+func inMemoryAndStored(t *testing.T, test func(t *testing.T, newBus func(t testing.TB, opts ...eventbus.Option) *eventbus.Bus)) {
+	t.Helper()
+	test(t, eventbustest.New)
+	test(t, func(t testing.TB, opts ...eventbus.Option) *eventbus.Bus {
+		return eventbustest.New(t, append([]eventbus.Option{eventbus.WithStore(storetest.NewModel().Open())}, opts...)...)
 	})
 }
