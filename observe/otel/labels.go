@@ -25,6 +25,7 @@ const (
 	maxLabels    = 1000 // types, and pairs of a type and a subscription
 	maxName      = 255  // bytes of an event type
 	maxErrorText = 1 << 10
+	maxErrors    = 1000 // of a tree, as for the bus
 	otherLabels  = eventbus.OtherTypes
 )
 
@@ -240,9 +241,12 @@ func describe(err error) (name, text string) {
 			name, text = semconv.ErrorTypeOther.Value.AsString(), "a method of the error panicked"
 		}
 	}()
-	if kindOf(err) == timedOut {
+	switch {
+	case kindOf(err) == timedOut:
 		name = "timeout"
-	} else {
+	case !each(err, func(error) {}):
+		name = semconv.ErrorTypeOther.Value.AsString()
+	default:
 		for isControl(err) { // the type of the cause says more
 			err = errors.Unwrap(err)
 		}
@@ -268,6 +272,8 @@ func kindOf(err error) (k kind) {
 	switch {
 	case err == errExited: //nolint:errorlint // process sets this value, unwrapped
 		return panicked
+	case !each(err, func(error) {}):
+		return otherwise
 	case errors.Is(err, context.DeadlineExceeded):
 		return timedOut
 	}
@@ -298,14 +304,34 @@ func outcomeOf(err error) (outcome string) {
 		}
 	}()
 	var permanent, throttled, snoozed bool
-	left := 100 // a tree may have a cycle
-	var walk func(error)
-	walk = func(err error) {
-		if left--; err == nil || left < 0 {
-			return
-		}
+	each(err, func(err error) {
 		t := reflect.TypeOf(err)
 		permanent, throttled, snoozed = permanent || t == permanentType, throttled || t == throttleType, snoozed || t == snoozeType
+	})
+	switch {
+	case permanent:
+		return ""
+	case throttled:
+		return "throttled"
+	case snoozed:
+		return "snoozed"
+	}
+	return ""
+}
+
+// each visits the errors of a tree, at most maxErrors of them. It reports whether these were all: if not, the tree may have a cycle,
+// in which errors.Is and errors.As do not return.
+func each(err error, visit func(error)) (all bool) {
+	left := maxErrors
+	var walk func(error)
+	walk = func(err error) {
+		if err == nil {
+			return
+		}
+		if left--; left < 0 {
+			return
+		}
+		visit(err)
 		switch wraps := err.(type) { //nolint:errorlint // it walks the tree
 		case interface{ Unwrap() error }:
 			walk(wraps.Unwrap())
@@ -316,13 +342,5 @@ func outcomeOf(err error) (outcome string) {
 		}
 	}
 	walk(err)
-	switch {
-	case permanent:
-		return ""
-	case throttled:
-		return "throttled"
-	case snoozed:
-		return "snoozed"
-	}
-	return ""
+	return left >= 0
 }

@@ -318,17 +318,19 @@ func TestSpans_Outcomes(t *testing.T) {
 				}
 			case "hostile":
 				return hostileError{}
+			case "cycle":
+				return cycle{}
 			}
 			return nil
 		}, eventbus.Timeout(time.Second))
 		start(t, bus)
-		for _, eventType := range []string{"panics", "hangs", "hostile"} {
+		for _, eventType := range []string{"panics", "hangs", "hostile", "cycle"} {
 			_, err := bus.PublishAndWait(t.Context(), eventType, nil)
 			require.Error(t, err)
 			synctest.Wait()
 			process := o.one(t, "process "+eventType)
 			require.Equal(t, codes.Error, process.Status().Code)
-			want := map[string]string{"panics": "panic", "hangs": "timeout", "hostile": "_OTHER"}
+			want := map[string]string{"panics": "panic", "hangs": "timeout", "hostile": "_OTHER", "cycle": "_OTHER"}
 			require.Equal(t, want[eventType], attributes(process.Attributes())["error.type"])
 			require.Equal(t, codes.Error, o.one(t, "publish "+eventType).Status().Code)
 		}
@@ -356,6 +358,12 @@ type hostileError struct{}
 func (hostileError) Error() string        { panic("Error") }
 func (hostileError) ErrorType() string    { panic("ErrorType") }
 func (hostileError) Is(target error) bool { panic("Is") }
+
+// cycle wraps itself.
+type cycle struct{}
+
+func (cycle) Error() string   { return "cycle" }
+func (c cycle) Unwrap() error { return c }
 
 // Metadata that is no trace context is ignored, and neither a publication nor a delivery fails.
 func TestHostile_Metadata(t *testing.T) {
