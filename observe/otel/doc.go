@@ -27,7 +27,7 @@
 // that call: Options remembers the last 10,000. A producer span in a handler links to the producer span of the
 // event being handled. An attribute eventbus.link of a link is "origin" or "failed_attempt".
 //
-// A process span ends when the handler returns, or at its timeout. It has the status error if the handler failed, and not after a
+// A process span ends when the handler returns or its context ends, at its timeout for example. It has the status error if the handler failed, and not after a
 // Snooze or a Throttle: these are in the attribute eventbus.outcome.
 //
 // # Context
@@ -52,7 +52,8 @@
 //
 // # Metrics
 //
-// Options records two histograms, in seconds: messaging.client.operation.duration of publications and messaging.process.duration of calls of handlers.
+// Options records two histograms, in seconds: messaging.client.operation.duration of publications and messaging.process.duration of
+// calls of handlers. A call that exceeds its timeout is recorded at the timeout, whether or not its span is sampled.
 // Measure observes the counters of eventbus.Bus.Metrics when a reader collects:
 //
 //   - by type: messaging.client.sent.messages, eventbus.retries, eventbus.dead_lettered

@@ -140,9 +140,9 @@ func (t *telemetry) process(next eventbus.Handler) eventbus.Handler {
 			span.SetAttributes(
 				semconv.MessagingMessageID(e.ID.String()), semconv.MessagingDestinationSubscriptionName(d.Subscription),
 				attemptKey.Int(d.Attempt), replaysKey.Int(d.Replays))
-			// A handler that exceeds its timeout may never return.
-			c.stop = context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) })
 		}
+		// A handler that exceeds its timeout may never return.
+		c.stop = context.AfterFunc(ctx, func() { c.end(context.Cause(ctx)) })
 		defer c.returned() // also if the handler panics or exits
 		c.err = next(inner, e)
 		return c.err
@@ -179,11 +179,11 @@ type call struct {
 	delivery          eventbus.Delivery
 	began             time.Time
 	err               error
-	stop              func() bool // nil without a span that records
+	stop              func() bool // stops the watch
 }
 
 func (c *call) returned() {
-	if c.stop == nil || c.stop() { // otherwise the watch has ended the call
+	if c.stop() { // otherwise the watch has ended the call
 		c.end(c.err)
 	}
 }

@@ -498,6 +498,28 @@ func TestMetrics_OfABus(t *testing.T) {
 	require.ErrorAs(t, err, &optionErr)
 }
 
+// A handler that never returns is measured at its timeout, whether or not its span is sampled.
+func TestMetrics_ATimeoutIsMeasuredWithoutASpan(t *testing.T) {
+	for _, sampler := range []sdktrace.Sampler{sdktrace.AlwaysSample(), sdktrace.NeverSample()} {
+		synctest.Test(t, func(t *testing.T) {
+			o := newTelemetry()
+			tracing := sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler))
+			bus := newBus(t, append(busotel.Options(tracing, o.metrics), eventbus.WithRetry(eventbus.MaxRetries(0)))...)
+			release := make(chan struct{})
+			subscribe(t, bus, "*", "all", func(context.Context, eventbus.Event) error { <-release; return nil }, eventbus.Timeout(time.Second))
+			start(t, bus)
+			_, err := bus.PublishAndWait(t.Context(), "hangs", nil)
+			require.Error(t, err)
+			synctest.Wait()
+			want := map[string]int64{"timeout": 1}
+			require.Equal(t, want, o.points(t, "messaging.process.duration", "error.type"))
+			close(release)
+			shutdown(t, bus)
+			require.Equal(t, want, o.points(t, "messaging.process.duration", "error.type"))
+		})
+	}
+}
+
 // 10,000 types and 2,000 subscriptions do not have as many attributes.
 func TestMetrics_AreBounded(t *testing.T) {
 	o := newTelemetry()
