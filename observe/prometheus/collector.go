@@ -198,12 +198,16 @@ func valid(name string) string { return strings.ToValidUTF8(name, string(utf8.Ru
 // catalogFor is how long the buses of a store that were read are current.
 const catalogFor = 10 * time.Second
 
+// catalogPatience is how long a scrape waits for them.
+const catalogPatience = time.Second
+
 // catalog remembers the buses of the store.
 type catalog struct {
-	mu      sync.Mutex // held while the catalog is read: scrapes wait for each other
+	mu      sync.Mutex // guards the following
 	known   buses
 	readAt  time.Time
 	hasRead bool
+	reading chan struct{} // closed when the read in progress ends; nil: there is none
 }
 
 // buses are those of the store, as far as they are known.
@@ -226,12 +230,41 @@ func (c *catalog) read(bus Source, closed bool) buses {
 	if c.hasRead && !c.known.failed && time.Since(c.readAt) < catalogFor {
 		return c.known
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	if c.reading == nil {
+		c.reading = make(chan struct{})
+		go c.ask(bus, c.reading)
+	}
+	c.await(c.reading)
+	return c.known
+}
+
+// await waits for a read, without the lock: a store that hangs may never answer.
+func (c *catalog) await(read chan struct{}) {
+	c.mu.Unlock()
+	late := time.NewTimer(catalogPatience)
+	defer late.Stop()
+	select {
+	case <-read:
+	case <-late.C:
+	}
+	c.mu.Lock()
+	if c.reading == read {
+		c.known.failed = true
+	}
+}
+
+// ask reads the buses of the store.
+func (c *catalog) ask(bus Source, read chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), catalogPatience)
 	defer cancel()
 	now, err := bus.Catalog(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer close(read)
+	c.reading = nil
 	if err != nil {
 		c.known.failed = true
-		return c.known
+		return
 	}
 	is := buses{leads: now.Active}
 	for _, b := range now.Buses {
@@ -243,7 +276,6 @@ func (c *catalog) read(bus Source, closed bool) buses {
 		}
 	}
 	c.known, c.readAt, c.hasRead = is, time.Now(), true
-	return is
 }
 
 // timestamp returns a time as Prometheus has it, and 0 for none.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -266,6 +267,33 @@ func TestCollector_LeaseAndStandbys(t *testing.T) {
 
 	failing := &source{metrics: eventbus.Metrics{Store: &driver.Stats{}}, err: errors.New("no answer")}
 	require.Equal(t, "1", samples(t, registryOf(t, collectorOf(t, failing)))[`eventbus_store_buses_stale{bus="shop"}`])
+}
+
+// Scrapes do not queue up behind a store that hangs, and leave one goroutine there.
+func TestCollector_AStoreThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bus := &source{metrics: eventbus.Metrics{Store: &driver.Stats{}}, catalog: eventbus.Catalog{Active: true}, hangs: make(chan struct{})}
+		registry := registryOf(t, collectorOf(t, bus))
+		began := time.Now()
+		var scrapes sync.WaitGroup
+		for range 20 {
+			scrapes.Go(func() {
+				if stale := samples(t, registry)[`eventbus_store_buses_stale{bus="shop"}`]; stale != "1" {
+					t.Errorf("stale: %q", stale)
+				}
+			})
+		}
+		scrapes.Wait()
+		require.Equal(t, time.Second, time.Since(began))
+		require.EqualValues(t, 1, bus.catalogs.Load())
+
+		close(bus.hangs)
+		synctest.Wait()
+		values := samples(t, registry)
+		require.Equal(t, "0", values[`eventbus_store_buses_stale{bus="shop"}`])
+		require.Equal(t, "1", values[`eventbus_store_leads{bus="shop"}`])
+		require.EqualValues(t, 1, bus.catalogs.Load())
+	})
 }
 
 func TestCollector_ConcurrentScrapes(t *testing.T) {

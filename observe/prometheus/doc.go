@@ -10,7 +10,8 @@
 // # Metrics
 //
 // A Collector exports all values of eventbus.Metrics. Each scrape takes one snapshot, and costs the bus nothing between
-// scrapes. With a store, a scrape also reads the buses of its catalog, at most every 10 s.
+// scrapes. With a store, a scrape also reads the buses of its catalog: at most every 10 s, but again after a read that
+// failed. Concurrent scrapes share one read.
 //
 // All metrics have the label bus with the name that was passed to New. Their names begin with:
 //

@@ -26,7 +26,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type source struct {
 	metrics  eventbus.Metrics
 	catalog  eventbus.Catalog
-	err      error // of Catalog
+	err      error         // of Catalog
+	hangs    chan struct{} // Catalog waits until it is closed, whatever its context says; nil: it does not
 	reads    atomic.Int64
 	catalogs atomic.Int64
 }
@@ -38,6 +39,9 @@ func (s *source) Metrics() eventbus.Metrics {
 
 func (s *source) Catalog(context.Context) (eventbus.Catalog, error) {
 	s.catalogs.Add(1)
+	if s.hangs != nil {
+		<-s.hangs
+	}
 	return s.catalog, s.err
 }
 
