@@ -23,7 +23,8 @@
 //
 // Times are Unix times in seconds. A series of a time, such as eventbus_subscription_paused_until_timestamp_seconds, is
 // absent while there is no such time. A series of a state that does not apply is absent too. For example, a
-// subscription without parked deliveries has no eventbus_subscription_parked. Counters exist from the start.
+// subscription without parked deliveries has no eventbus_subscription_parked. Counters exist from the start of what
+// they count: those of a type begin with its first event.
 //
 // Free text is not exported: the last error of a subscription, and the operator and reason of a directive. The admin
 // page shows it.
