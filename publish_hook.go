@@ -18,13 +18,13 @@ import (
 // the limits: a hook never makes a publication fail.
 //
 // done, unless it is nil, gets the id and the error of the publication before the method returns. The id is zero if the
-// event was not accepted. If the publication panics, the error reports that.
+// event was not accepted. If the publication or a later hook panics, the error reports that.
 //
 // The hook and done must be quick, must not panic, and may be called concurrently. They must not publish.
 type PublishHook func(ctx context.Context, method string, e Event) (metadata map[string]string, done func(EventID, error))
 
 // WithPublishHook adds a hook, for instance one that traces publications. PublishBatch calls it for each of its events. Replays,
-// EmitCollected and the events of OnDeadLetter call none. The bus calls several hooks in the order of the options, and their done
+// EmitCollected, the events of OnDeadLetter and a batch with ErrBatchTooLarge call none. The bus calls several hooks in the order of the options, and their done
 // functions in reverse. Of a name that several hooks add, the last one counts.
 func WithPublishHook(hook PublishHook) Option {
 	return option(func(c *config) {
@@ -42,40 +42,45 @@ func (c *config) hook(ctx context.Context, method, eventType string, payload any
 		}
 	}
 	e := Event{ID: p.id, Type: eventType, Payload: payload, Key: p.key, Metadata: p.metadata, IdempotencyKey: p.once.key}
-	var (
-		all   map[string]string
-		only  func(EventID, error)
-		dones []func(EventID, error)
-	)
-	for i, hook := range c.hooks {
-		metadata, done := hook(ctx, method, e)
-		if i == 0 {
-			all, only = metadata, done
-		} else if len(metadata) > 0 {
-			all = maps.Clone(all)
-			if all == nil {
-				all = make(map[string]string)
-			}
-			maps.Copy(all, metadata)
-		}
-		if len(c.hooks) > 1 && done != nil {
-			dones = append(dones, done)
-		}
+	call := c.hooks[0]
+	if len(c.hooks) > 1 {
+		call = c.callHooks
 	}
-	if len(all) > 0 {
+	metadata, done := call(ctx, method, e)
+	if len(metadata) > 0 {
+		metadata = maps.Clone(metadata) // the hook may use its map again, for the next event of a batch
 		opts = append(slices.Clip(opts), func(p publication) publication {
-			p.hooked = maps.Clone(all) // the hook may use its map again
+			p.hooked = metadata
 			return p
 		})
 	}
-	if len(dones) == 0 {
-		return opts, only
-	}
-	return opts, func(id EventID, err error) {
+	return opts, done
+}
+
+// callHooks calls several hooks as one. If one panics or ends its goroutine, done is called for those before it.
+func (c *config) callHooks(ctx context.Context, method string, e Event) (metadata map[string]string, done func(EventID, error)) {
+	var dones []func(EventID, error)
+	done = func(id EventID, err error) {
 		for _, done := range slices.Backward(dones) {
 			done(id, err)
 		}
 	}
+	returned := false
+	defer func() {
+		if !returned {
+			done(EventID{}, errNotReturned)
+		}
+	}()
+	metadata = make(map[string]string)
+	for _, hook := range c.hooks {
+		more, done := hook(ctx, method, e)
+		maps.Copy(metadata, more)
+		if done != nil {
+			dones = append(dones, done)
+		}
+	}
+	returned = true
+	return metadata, done
 }
 
 // around calls the hooks around a publication.
@@ -90,7 +95,7 @@ func (c *config) around(ctx context.Context, method, eventType string, payload a
 	return id, err
 }
 
-// errNotReturned is for hooks if a method of the payload panics, for example.
+// errNotReturned is for hooks if a method of the payload panics, or another hook.
 var errNotReturned = errors.New("the publication has panicked, or ended its goroutine")
 
 // aroundBatch calls the hooks around a batch, for each of its publications.

@@ -922,3 +922,59 @@ func TestE4_SeveralHooks(t *testing.T) {
 	require.Equal(t, map[string]string{"a": "1", "b": "1"}, shared)
 	shutdown(t, bus)
 }
+
+// A hook may return the same map again with other values.
+func TestE4_AHookMayReuseItsMap(t *testing.T) {
+	pairs := map[string]string{}
+	hook := func(_ context.Context, _ string, e eventbus.Event) (map[string]string, func(eventbus.EventID, error)) {
+		pairs["type"] = e.Type
+		return pairs, nil
+	}
+	bus, _ := newBus(t, eventbus.WithPublishHook(hook))
+	var got journal[string]
+	mustSubscribe(t, bus, "*", func(_ context.Context, e eventbus.Event) error {
+		got.add(e.Type + " " + e.Metadata.Get("type"))
+		return nil
+	})
+	require.NoError(t, bus.Start(t.Context()))
+	_, err := bus.PublishBatch(t.Context(), []eventbus.Publication{{Type: "a"}, {Type: "b"}, {Type: "c"}})
+	require.NoError(t, err)
+	shutdown(t, bus)
+	require.ElementsMatch(t, []string{"a a", "b b", "c c"}, got.all())
+}
+
+// If a hook panics or ends its goroutine, the hooks before it get their ends.
+func TestE4_AHookThatPanics(t *testing.T) {
+	var ends journal[string]
+	hook := func(name string) eventbus.Option {
+		return eventbus.WithPublishHook(func(context.Context, string, eventbus.Event) (map[string]string, func(eventbus.EventID, error)) {
+			return nil, func(id eventbus.EventID, err error) {
+				if id.IsZero() && err != nil {
+					ends.add(name)
+				}
+			}
+		})
+	}
+	var wrong func()
+	bus, _ := newBus(t, hook("first"), hook("second"), eventbus.WithPublishHook(func(_ context.Context, _ string, e eventbus.Event) (map[string]string, func(eventbus.EventID, error)) {
+		if e.Type == "bad" {
+			wrong()
+		}
+		return nil, nil
+	}))
+	for _, wrong = range []func(){func() { panic("boom") }, runtime.Goexit} {
+		for _, publish := range []func(){
+			func() { _, _ = bus.Publish(t.Context(), "bad", nil) },
+			func() { _, _ = bus.PublishBatch(t.Context(), []eventbus.Publication{{Type: "bad"}}) },
+		} {
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				defer func() { _ = recover() }()
+				publish()
+			})
+			wg.Wait()
+		}
+	}
+	require.Equal(t, slices.Repeat([]string{"second", "first"}, 4), ends.all())
+	require.Zero(t, bus.Metrics().Ledger.Accepted)
+}
