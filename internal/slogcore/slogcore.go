@@ -6,7 +6,6 @@ package slogcore
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"maps"
 	"math"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"go.uber.org/zap/zapcore"
+
+	"github.com/surebus/eventbus/internal/texts"
 )
 
 // MaxEntries bounds the entries that wait for the handler.
@@ -113,25 +114,28 @@ func (l *Log) next() (e entry, lost int, ok bool) {
 	return e, lost, true
 }
 
+// maxReason bounds the text of an error or a panic of the handler, in bytes.
+const maxReason = 1 << 10
+
 // pass calls the handler with an entry.
 func (l *Log) pass(e entry) {
-	failed := "it ended its goroutine"
+	passed, why := false, "it ended its goroutine"
 	defer func() {
 		if r := recover(); r != nil {
-			failed = fmt.Sprint("panic: ", r)
+			why = "panic: " + texts.OfPanic(r, maxReason)
 		}
-		if failed != "" {
-			l.rescue(e, failed)
+		if !passed {
+			l.rescue(e, why)
 		}
 	}()
 	err := e.handle()
-	if failed = ""; err != nil {
-		failed = err.Error()
+	if passed = err == nil; !passed {
+		why = texts.OfError(err, "", maxReason)
 	}
 }
 
 // rescue writes an entry to the spare core.
-func (l *Log) rescue(e entry, failed string) {
+func (l *Log) rescue(e entry, why string) {
 	text := func(key, value string) zapcore.Field {
 		return zapcore.Field{Key: key, Type: zapcore.StringType, String: value}
 	}
@@ -140,7 +144,7 @@ func (l *Log) rescue(e entry, failed string) {
 		fields = append(fields, text(a.Key, a.Value.String()))
 	}
 	if to := l.spare.Check(e.Entry, nil); to != nil {
-		to.Write(append(fields, text("slog_handler_error", failed))...)
+		to.Write(append(fields, text("slog_handler_error", why))...)
 	}
 }
 

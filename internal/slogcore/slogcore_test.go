@@ -108,10 +108,14 @@ func TestO1_AFullBufferLosesEntries(t *testing.T) {
 
 // What a handler fails at is in the spare core. The next entry reaches it.
 func TestO1_AHandlerThatFails(t *testing.T) {
+	cycle := make(map[string]any)
+	cycle["cycle"] = cycle
 	for how, failure := range map[string]func() error{
 		"panic: out of ink":      func() error { panic("out of ink") },
 		"the disk is full":       func() error { return errors.New("the disk is full") },
+		"":                       func() error { return errors.New("") },
 		"it ended its goroutine": func() error { runtime.Goexit(); return nil },
+		"panic: a value of type": func() error { panic(cycle) },
 		"panic: runtime error":   func() error { return (*handler)(nil).Handle(context.Background(), slog.Record{}) },
 	} {
 		t.Run(how, func(t *testing.T) {

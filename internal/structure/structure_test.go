@@ -136,7 +136,7 @@ var allowedImports = map[string][]string{
 	"internal/room":                {},
 	"internal/route":               {"github.com/gobwas/glob"},
 	"internal/sabotage":            {},
-	"internal/slogcore":            {"go.uber.org/zap/zapcore"},
+	"internal/slogcore":            {"go.uber.org/zap/zapcore", modulePath + "/internal/texts"},
 	"internal/stderr":              {"go.uber.org/zap", "go.uber.org/zap/buffer", "go.uber.org/zap/zapcore"},
 	"internal/settled":             {},
 	"internal/standing":            {},
