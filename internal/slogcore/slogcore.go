@@ -139,8 +139,9 @@ func (l *Log) rescue(e entry, why string) {
 	text := func(key, value string) zapcore.Field {
 		return zapcore.Field{Key: key, Type: zapcore.StringType, String: value}
 	}
-	fields := make([]zapcore.Field, 0, len(e.attrs)+1)
-	for _, a := range e.attrs {
+	attrs := e.to.enclose(e.attrs)
+	fields := make([]zapcore.Field, 0, len(attrs)+1)
+	for _, a := range attrs {
 		fields = append(fields, text(a.Key, a.Value.String()))
 	}
 	if to := l.spare.Check(e.Entry, nil); to != nil {
@@ -189,6 +190,17 @@ func (t *target) resolve() slog.Handler {
 		t.handler = h
 	}
 	return t.handler
+}
+
+// enclose returns attributes with those of the target before them, and in its groups.
+func (t *target) enclose(attrs []slog.Attr) []slog.Attr {
+	for ; t != nil; t = t.from {
+		if t.group != "" {
+			attrs = []slog.Attr{{Key: t.group, Value: slog.GroupValue(attrs...)}}
+		}
+		attrs = append(slices.Clip(t.attrs), attrs...)
+	}
+	return attrs
 }
 
 // core is the zapcore.Core of a Log.

@@ -140,3 +140,13 @@ func TestO1_AHandlerThatFails(t *testing.T) {
 		})
 	}
 }
+
+// An entry in the spare core has the fields of With, too.
+func TestO1_WhatIsRescuedHasAllFields(t *testing.T) {
+	spare, seen := observer.New(zapcore.DebugLevel)
+	log, core := slogcore.New(&handler{handle: func(string) error { return errors.New("full") }}, spare)
+	zap.New(core).With(zap.Int("a", 1), zap.Namespace("n"), zap.Int("b", 2)).With(zap.Int("c", 3)).Warn("bad", zap.Int("d", 4))
+	log.Flush(time.Minute)
+	require.Equal(t, 1, seen.Len())
+	require.Equal(t, map[string]any{"a": "1", "n": "[b=2 c=3 d=4]", "slog_handler_error": "full"}, seen.All()[0].ContextMap())
+}
