@@ -150,11 +150,12 @@ func (a *cancellation) adds(e *emitter) {
 // dropEmittedLocked forgets what the call has emitted, when it has ended: a handler may keep its context. If it has ended in time, its
 // worker takes the events that it has emitted outside of transactions afterwards.
 func (a *cancellation) dropEmittedLocked(inTime bool) {
-	for _, e := range a.inner {
-		e.ended, e.emitted, e.names = true, nil, nil
-	}
+	dropped := a.inner
 	if a.inner = nil; !inTime {
-		a.own = emitter{ended: true}
+		dropped = append(dropped, &a.own)
+	}
+	for _, e := range dropped { // Emit may read the fixed fields meanwhile
+		e.ended, e.emitted, e.names = true, nil, nil
 	}
 }
 

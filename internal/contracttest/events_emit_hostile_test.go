@@ -300,3 +300,24 @@ func TestD15_CollectedAfterTheTimeout(t *testing.T) {
 		requireBalanced(t, bus)
 	})
 }
+
+// A call may exceed its timeout while it emits. Run with -race.
+func TestD15_ATimeoutDuringEmit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(context.Context, string, eventbus.Event) (map[string]string, func(eventbus.EventID, error)) {
+			time.Sleep(2 * time.Second)
+			return nil, nil
+		}
+		bus, _ := newBus(t, oneAttempt, eventbus.WithPublishHook(slow))
+		emitted := make(chan error, 1)
+		mustSubscribe(t, bus, "a", func(ctx context.Context, _ eventbus.Event) error {
+			_, err := eventbus.Emit(ctx, "b", nil)
+			emitted <- err
+			return nil
+		}, eventbus.Timeout(time.Second))
+		require.NoError(t, bus.Start(t.Context()))
+		mustPublish(t, bus, "a", nil)
+		require.ErrorIs(t, <-emitted, context.DeadlineExceeded)
+		shutdown(t, bus)
+	})
+}
