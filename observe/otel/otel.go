@@ -103,7 +103,7 @@ func (t *telemetry) publish(ctx context.Context, method string, e eventbus.Event
 	}
 	if records {
 		if d, ok := eventbus.FromContext(ctx); ok {
-			link(span, spanContextOf(d.Event.Metadata), toOrigin)
+			link(span, producerOf(d.Event.Metadata).SpanContext(), toOrigin)
 		}
 	}
 	began := time.Now()

@@ -63,10 +63,9 @@ func (incoming) Set(string, string) {}
 
 func (incoming) Keys() []string { return nil }
 
-// spanContextOf returns the span that metadata names, or an invalid one.
-func spanContextOf(m eventbus.EventMetadata) trace.SpanContext {
-	_, producer := extract(context.Background(), m)
-	return producer
+// producerOf returns the span that metadata names, or an invalid one.
+func producerOf(m eventbus.EventMetadata) trace.Span {
+	return trace.SpanFromContext(propagation.TraceContext{}.Extract(context.Background(), incoming{m})) // a handler's context may have another one
 }
 
 // extract returns a context with the trace context and the baggage of metadata, and the span that it names. It ignores values that
@@ -75,7 +74,7 @@ func extract(ctx context.Context, m eventbus.EventMetadata) (context.Context, tr
 	if m.IsZero() {
 		return ctx, trace.SpanContext{}
 	}
-	span := trace.SpanFromContext(propagation.TraceContext{}.Extract(context.Background(), incoming{m})) // ctx may have another one
+	span := producerOf(m)
 	producer := span.SpanContext()
 	if producer.IsValid() {
 		ctx = trace.ContextWithSpan(ctx, span)
