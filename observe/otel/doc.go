@@ -63,6 +63,9 @@
 //     eventbus.dead_letters.evicted, eventbus.queue.overflows, eventbus.handlers.abandoned, eventbus.workers
 //   - with a store: eventbus.store.records, eventbus.store.dead_letters, eventbus.store.orphaned, eventbus.store.silent
 //
+// No attribute names the bus: the counters of buses with one provider are added up, also those of a bus that you measure twice. To tell
+// buses apart, give each a provider.
+//
 // Attributes are bounded: types beyond the first 1,000, and subscriptions beyond the first 1,000, share the value "*", which is
 // eventbus.OtherTypes. The SDK has a limit of its own for each instrument, 2,000 sets of attributes by default.
 package busotel
