@@ -40,18 +40,24 @@ func (f *feeder) load(r *record) *dispatch {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// A replay has the id of its event, and nothing waits for it.
-	if waiter := f.waiters[d.id]; waiter != nil && r.Own && r.replay == nil && !(r.State == driver.Parked && waiter.holds(d.seatedAt())) {
-		d.origin.waiter = waiter
-	}
+	d.origin.waiter = f.waiterLocked(r, d)
 	return d
 }
 
-// holds reports whether the wait for a delivery has ended because it is held.
-func (w *waiter) holds(s *Subscription) bool {
+// waiterLocked returns the wait for a claimed record, or nil. A replay has the id of its event, and nothing waits for it.
+func (f *feeder) waiterLocked(r *record, d *dispatch) *waiter {
+	waiter := f.waiters[d.id]
+	if waiter == nil || !r.Own || r.replay != nil || r.State == driver.Parked && waiter.holds(r.Door) {
+		return nil
+	}
+	return waiter
+}
+
+// holds reports whether the wait for a delivery to a subscription has ended because it is held.
+func (w *waiter) holds(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Contains(w.heldAt, s.id)
+	return slices.Contains(w.heldAt, name)
 }
 
 // divide divides the claimed records that cannot become one dispatch each, and returns those to
@@ -130,6 +136,7 @@ func (f *feeder) divideRecord(w *batch, r *record) (entering []*record, names []
 	d := b.durable.decodeRow(r, to)
 	missing = slices.DeleteFunc(missing, func(i int) bool { return i < int(d.next) })
 	isolates := to.hasIsolated() && len(r.Targets) > 1 && !d.isVisited()
+	part, attempts := d.story != nil && d.story.part, int(d.attempt)
 	switch {
 	case len(missing) == 0 && !isolates:
 		return []*record{r}, names
@@ -139,6 +146,7 @@ func (f *feeder) divideRecord(w *batch, r *record) (entering []*record, names []
 		parked.Door, parked.Due = r.Targets[d.next], r.Due
 		w.Update = append(w.Update, parked)
 		b.durable.countDivided(r, parked)
+		f.divideWait(r, d, part, attempts, 0, missing)
 		return nil, names
 	}
 	parts := b.durable.parts(w, r, d, missing)
@@ -147,7 +155,26 @@ func (f *feeder) divideRecord(w *batch, r *record) (entering []*record, names []
 		w.New = append(w.New, part.Record)
 	}
 	b.durable.countDivided(r, w.New[len(w.New)-len(parts):]...)
-	return slices.DeleteFunc(parts, func(part *record) bool { return !part.Leased }), names
+	entering = slices.DeleteFunc(parts, func(part *record) bool { return !part.Leased })
+	f.divideWait(r, d, part, attempts, len(entering), missing)
+	return entering, names
+}
+
+// divideWait makes the wait for an event, if its record is divided, one for the dispatches that enter. The deliveries to
+// missing subscriptions are held: without a place in the count, one that a new subscription claims would end the wait
+// for another.
+func (f *feeder) divideWait(r *record, d *dispatch, part bool, attempts, entering int, missing []int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	waiter := f.waiterLocked(r, d)
+	if waiter == nil {
+		return
+	}
+	names := make([]string, len(missing))
+	for i, at := range missing {
+		names[i] = r.Targets[at]
+	}
+	waiter.divided(entering, names, part, attempts)
 }
 
 // parts returns the records that replace one with several targets.

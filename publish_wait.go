@@ -253,6 +253,20 @@ func (w *waiter) held(s *Subscription, part bool, attempts int) {
 	}
 }
 
+// divided records that a dispatch became others, and deliveries that are held at missing subscriptions. The wait for
+// those ends.
+func (w *waiter) divided(others int, missing []string, part bool, attempts int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heldAt = append(w.heldAt, missing...)
+	w.pending += int32(others)
+	if others > 0 {
+		w.pending--
+	} else if w.endedLocked(Held, part, attempts) {
+		w.answer()
+	}
+}
+
 // giveUp ends the wait for an event that only the store has, and that nothing dispatches any more.
 func (w *waiter) giveUp(why error) {
 	w.mu.Lock()

@@ -499,3 +499,61 @@ func TestD7_OnlyWhatNothingAwaitsIsDeferrable(t *testing.T) {
 		})
 	}
 }
+
+// An event that waits for room is accepted with the targets of its publication, of which one may have been retired since.
+// Its delivery there is held, also once a new subscription has the name: the wait goes on for the others only.
+func TestD7_HeldAtARetiredNameOnAStore(t *testing.T) {
+	for _, targets := range [][]string{{"mail", "crm", "stock"}, {"crm"}} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			bus, _ := disk.open(t, eventbus.WithQueueCapacity(1), eventbus.WithConcurrency(1), eventbus.WithMaxUnsettled(3))
+			free := make(chan struct{})
+			mustSubscribe(t, bus, "blocks", func(context.Context, eventbus.Event) error { <-free; return nil }, eventbus.Named("blocks"))
+			var handled sync.Map
+			subscribe := func(name string) *eventbus.Subscription {
+				return mustSubscribe(t, bus, "order", eventbus.Typed(func(context.Context, string) error {
+					time.Sleep(time.Second)
+					handled.Store(name, true)
+					return nil
+				}), eventbus.Named(name))
+			}
+			var retired *eventbus.Subscription
+			for _, name := range targets {
+				if s := subscribe(name); name == "crm" {
+					retired = s
+				}
+			}
+			start(t, bus)
+			mustPublish(t, bus, "blocks", "0")
+			mustPublish(t, bus, "blocks", "1")
+			last := mustPublish(t, bus, "blocks", "2")
+			var (
+				r    eventbus.Result
+				err  error
+				wait sync.WaitGroup
+			)
+			wait.Go(func() { r, err = bus.PublishAndWait(t.Context(), "order", "o-17") })
+			synctest.Wait() // for room
+			require.NoError(t, retired.Detach())
+			_, failed := bus.Retire(t.Context(), "crm")
+			require.NoError(t, failed)
+			_, failed = bus.Cancel(t.Context(), last)
+			require.NoError(t, failed)
+			synctest.Wait() // it is accepted
+			close(free)
+			time.Sleep(time.Millisecond)
+			subscribe("crm")
+			wait.Wait()
+			require.ErrorIs(t, err, eventbus.ErrHeld)
+			require.Equal(t, []string{"crm"}, r.Held)
+			for _, name := range targets {
+				_, is := handled.Load(name)
+				require.Equal(t, name != "crm", is, name)
+			}
+			time.Sleep(time.Minute)
+			_, is := handled.Load("crm")
+			require.True(t, is)
+			shutdown(t, bus)
+		})
+	}
+}
