@@ -10,6 +10,7 @@ require (
 	github.com/surebus/eventbus/observe/prometheus v0.0.0
 	github.com/surebus/eventbus/store/sqlite v0.0.0
 	go.opentelemetry.io/otel v1.47.0
+	go.opentelemetry.io/otel/exporters/stdout/stdouttrace v1.47.0
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/sdk/metric v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0

@@ -1,6 +1,7 @@
 // Command observability follows one order through failures, a restart and a replay: in the log, in the metrics and in one trace.
 //
 //	go run ./examples/observability
+//	go run ./examples/observability -spans    # also each span as JSON, as the stdout exporter of OpenTelemetry writes it
 //
 // A shop takes orders over HTTP and publishes an event for each. Its bus has a store in a SQLite file, and is observed with
 //
@@ -19,6 +20,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,6 +32,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/exporters/stdout/stdouttrace"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -47,13 +50,15 @@ type Order struct {
 }
 
 func main() {
-	if err := run(context.Background(), os.Stdout); err != nil {
+	json := flag.Bool("spans", false, "print each span as JSON when it ends")
+	flag.Parse()
+	if err := run(context.Background(), os.Stdout, *json); err != nil {
 		fmt.Fprintln(os.Stderr, "observability:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, stdout io.Writer) error {
+func run(ctx context.Context, stdout io.Writer, json bool) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "observability")
@@ -64,10 +69,19 @@ func run(ctx context.Context, stdout io.Writer) error {
 
 	// The SDK of OpenTelemetry. In production, exporters send the spans and the metrics to a collector.
 	spans, reader := tracetest.NewSpanRecorder(), sdkmetric.NewManualReader()
+	out := &output{to: stdout}
+	processors := []sdktrace.TracerProviderOption{sdktrace.WithSpanProcessor(spans)}
+	if json {
+		exporter, err := stdouttrace.New(stdouttrace.WithWriter(out))
+		if err != nil {
+			return err
+		}
+		processors = append(processors, sdktrace.WithSyncer(exporter))
+	}
 	s := &setup{
 		file:    filepath.Join(dir, "shop.db"),
-		out:     &output{to: stdout},
-		traces:  sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)),
+		out:     out,
+		traces:  sdktrace.NewTracerProvider(processors...),
 		metrics: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)),
 		reader:  reader,
 	}

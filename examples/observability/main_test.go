@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,7 +13,8 @@ import (
 func TestRun_OneTraceThroughARestart(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	require.NoError(t, run(t.Context(), &out), "%s", &out)
+	require.NoError(t, run(t.Context(), &out, true), "%s", &out)
+	require.Equal(t, 8, strings.Count(out.String(), "\n{\"Name\":"), "spans by the stdout exporter")
 	require.Contains(t, out.String(), want)
 	for _, line := range []string{
 		`(?m)^level=WARN msg="handler failed" .* attempt=2 `,
