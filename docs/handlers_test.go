@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,30 +30,46 @@ func TestDocs_Handlers(t *testing.T) {
 	)
 }
 
-// The rows of the page's table of patterns.
-func TestHandlers_Patterns(t *testing.T) {
-	for pattern, types := range map[string]struct{ matches, others []string }{
-		"order.placed":              {[]string{"order.placed"}, []string{"order.placed.eu"}},
-		"order.*":                   {[]string{"order.placed"}, []string{"order", "order.placed.eu"}},
-		"order.**":                  {[]string{"order.placed", "order.placed.eu", "order"}, []string{"orders"}},
-		"user.cre*":                 {[]string{"user.created"}, []string{"user.c"}},
-		"{order.placed,order.paid}": {[]string{"order.placed", "order.paid"}, []string{"order.shipped"}},
-		"file.[a-z0-9]":             {[]string{"file.a"}, []string{"file.ab"}},
-		"file.?":                    {[]string{"file.a"}, []string{"file.ab"}},
-		"*":                         {[]string{"order", "order.placed"}, nil},
-		"**":                        {[]string{"order", "order.placed"}, nil},
-	} {
-		bus := eventbustest.New(t)
-		handler, _ := failing()
-		_, err := bus.Subscribe(pattern, handler)
-		require.NoError(t, err)
-		for _, is := range types.matches {
-			require.Len(t, bus.Explain(is).Targets, 1, "%s and %s", pattern, is)
+// The page's table of patterns: each pattern of a row matches the types of its second cell, and none of the third.
+func TestPages_HandlersPatterns(t *testing.T) {
+	page, err := os.ReadFile("handlers.md")
+	require.NoError(t, err)
+	quoted := func(cell string) (texts []string) {
+		for _, match := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cell, -1) {
+			texts = append(texts, match[1])
 		}
-		for _, other := range types.others {
-			require.Empty(t, bus.Explain(other).Targets, "%s and %s", pattern, other)
+		return texts
+	}
+	rows := 0
+	for line := range strings.Lines(string(page)) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 || len(quoted(cells[1])) == 0 {
+			continue
+		}
+		rows++
+		types := quoted(cells[2])
+		switch strings.TrimSpace(cells[2]) {
+		case "that type":
+			types = quoted(cells[1])
+		case "both":
+			types = []string{"order.placed", "order.paid"}
+		case "every type":
+			types = []string{"order", "order.placed"}
+		}
+		require.NotEmpty(t, types, line)
+		for _, pattern := range quoted(cells[1]) {
+			bus := eventbustest.New(t)
+			_, err := bus.Subscribe(pattern, eventbustest.Fail(nil))
+			require.NoError(t, err)
+			for _, is := range types {
+				require.Len(t, bus.Explain(is).Targets, 1, "%s and %s", pattern, is)
+			}
+			for _, other := range quoted(cells[3]) {
+				require.Empty(t, bus.Explain(other).Targets, "%s and %s", pattern, other)
+			}
 		}
 	}
+	require.Equal(t, 7, rows)
 }
 
 func docsTyped(t *testing.T) error {
@@ -111,24 +130,38 @@ func docsFromContext(t *testing.T) error {
 
 type tenantKey struct{}
 
-func tenantOf(ctx context.Context) string { return ctx.Value(tenantKey{}).(string) }
+// tenantOf returns "" for the context of a handler, which has no values of the publisher's.
+func tenantOf(ctx context.Context) string {
+	tenant, _ := ctx.Value(tenantKey{}).(string)
+	return tenant
+}
 
 func docsMetadata(t *testing.T) error {
 	bus, err := eventbus.New(
 		eventbus.WithMetadataFrom(func(ctx context.Context) map[string]string { // also in stores and dead letters
-			return map[string]string{"tenant": tenantOf(ctx)}
+			if tenant := tenantOf(ctx); tenant != "" {
+				return map[string]string{"tenant": tenant}
+			}
+			return nil // in a handler: an empty text would replace the inherited one
 		}),
 		eventbus.WithInheritedMetadata("tenant"), // events that handlers publish have it too
 	)
 	adopt(t, bus, err)
-	var tenant string
-	_, err = bus.Subscribe("order.placed", func(_ context.Context, e eventbus.Event) error {
+	var tenant, inherited string
+	_, err = bus.Subscribe("order.placed", func(ctx context.Context, e eventbus.Event) error {
 		tenant = e.Metadata.Get("tenant")
+		_, err := bus.PublishAndWait(ctx, "invoice.created", nil)
+		return err
+	})
+	require.NoError(t, err)
+	_, err = bus.Subscribe("invoice.created", func(_ context.Context, e eventbus.Event) error {
+		inherited = e.Metadata.Get("tenant")
 		return nil
 	})
 	require.NoError(t, err)
 	_, err = bus.PublishAndWait(context.WithValue(t.Context(), tenantKey{}, "acme"), "order.placed", nil)
 	require.Equal(t, "acme", tenant)
+	require.Equal(t, "acme", inherited)
 	return err
 }
 
