@@ -7,12 +7,17 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/require"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
@@ -49,6 +54,47 @@ func docsSlog(t *testing.T) error {
 	return nil
 }
 
+// The entries of the page's table have the fields that it lists, at its levels. WithSlog has no limit per second.
+func TestPages_ObservingEntries(t *testing.T) {
+	page, err := os.ReadFile("observing.md")
+	require.NoError(t, err)
+	var log logText
+	synctest.Test(t, func(t *testing.T) {
+		bus := eventbustest.New(t, eventbus.WithSlog(slog.NewJSONHandler(&log, nil)), eventbus.WithCircuit(eventbus.NoCircuit()))
+		eventbustest.AllowDeadLetters(t, bus, eventbus.LetterQuery{})
+		for _, s := range []struct {
+			name   string
+			handle eventbus.Handler
+		}{
+			{"stock", func(context.Context, eventbus.Event) error { return nil }},
+			{"mail", eventbustest.Fail(errBusy)},
+			{"crm", eventbustest.Fail(nil)},
+		} {
+			_, err := bus.Subscribe("order.placed", s.handle, eventbus.Named(s.name), eventbus.Retry(eventbus.MaxRetries(0)))
+			require.NoError(t, err)
+		}
+		for range 200 {
+			_, err := bus.PublishAndWait(t.Context(), "order.placed", "a secret")
+			require.Error(t, err)
+			synctest.Wait()
+		}
+	})
+	require.NotContains(t, log.String(), "a secret")
+	for message, level := range map[string]string{"handler failed": "warn", "event dead-lettered": "error"} {
+		_, row, found := strings.Cut(string(page), "\n| `"+message+"` | "+level+" | ")
+		require.True(t, found)
+		row, _, _ = strings.Cut(row, "\n")
+		entries := regexp.MustCompile(`(?m)^.*"msg":"`+message+`".*$`).FindAllString(log.String(), -1)
+		require.Len(t, entries, 200)
+		fields := regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(row, -1)
+		require.Greater(t, len(fields), 6)
+		for _, field := range fields {
+			require.Contains(t, entries[0], `"`+field[1]+`":`)
+		}
+		require.Contains(t, entries[0], `"level":"`+strings.ToUpper(level)+`"`)
+	}
+}
+
 func docsMetrics(t *testing.T) error {
 	bus := eventbustest.New(t)
 	handler, rec := failing(errBusy)
@@ -83,7 +129,8 @@ func docsPrometheus(t *testing.T) error {
 func docsTraces(t *testing.T) error {
 	spans := tracetest.NewSpanRecorder()
 	tracerProvider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
-	meterProvider := sdkmetric.NewMeterProvider()
+	reader := sdkmetric.NewManualReader()
+	meterProvider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
 	handler := slog.DiscardHandler
 	opts := busotel.Options(tracerProvider, meterProvider) // nil: the global providers
 	bus, err := eventbus.New(append(opts, eventbus.WithSlog(handler))...)
@@ -96,9 +143,25 @@ func docsTraces(t *testing.T) error {
 	}
 	defer stop()
 	adopt(t, bus, nil)
-	_, err = bus.Publish(t.Context(), "order.placed", nil)
-	require.Len(t, spans.Ended(), 1)
-	return err
+	failing, _ := failing(errBusy)
+	_, err = bus.Subscribe("order.placed", failing, eventbus.Retry(eventbus.BaseDelay(time.Millisecond)))
+	require.NoError(t, err)
+	_, err = bus.PublishAndWait(t.Context(), "order.placed", nil)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(spans.Ended()) == 3 }, 10*time.Second, time.Millisecond, "a publication and two calls")
+	for _, span := range spans.Ended() {
+		require.Equal(t, spans.Ended()[0].SpanContext().TraceID(), span.SpanContext().TraceID(), "the trace goes on through the retry")
+	}
+	var measured metricdata.ResourceMetrics
+	require.NoError(t, reader.Collect(t.Context(), &measured))
+	names := make(map[string]bool)
+	for _, scope := range measured.ScopeMetrics {
+		for _, metric := range scope.Metrics {
+			names[metric.Name] = true
+		}
+	}
+	require.Contains(t, names, "eventbus.dead_letters")
+	return nil
 }
 
 func docsEvent(t *testing.T) error {
