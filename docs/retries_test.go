@@ -7,9 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/zap"
 
 	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/eventbustest"
@@ -24,7 +26,7 @@ func TestDocs_Retries(t *testing.T) {
 		docpagetest.InBubble(docsCharge),
 		docpagetest.InBubble(docsLastAttempt),
 		docpagetest.InBubble(docsRules),
-		docpagetest.Code(docsPolicyFile),
+		docpagetest.InBubble(docsPolicyFile),
 	)
 }
 
@@ -151,8 +153,27 @@ func docsRules(t *testing.T) error {
 	return err
 }
 
+// A document without the names of errors retries hardly any error in Go.
+func TestPages_RetriesWithoutIncludeErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for text, attempts := range map[string]int{`{}`: 1, `{"retry": {"include_errors": ["TaskError"]}}`: 2} {
+			document, err := retryspec.Parse([]byte(text))
+			require.NoError(t, err)
+			bus := eventbustest.New(t)
+			eventbustest.AllowDeadLetters(t, bus, eventbus.LetterQuery{})
+			handler, rec := failing(errBusy)
+			_, err = bus.Subscribe("payment.*", handler, eventbus.Retry(document.Policy()))
+			require.NoError(t, err)
+			_, err = bus.Publish(t.Context(), "payment.due", nil)
+			require.NoError(t, err)
+			eventbustest.WaitSettled(t, bus)
+			require.Equal(t, attempts, rec.Len(), text)
+		}
+	})
+}
+
 func docsPolicyFile(t *testing.T) error {
-	ctx, bus := t.Context(), eventbustest.New(t)
+	ctx, bus := t.Context(), eventbustest.New(t, eventbus.WithLogger(zap.NewNop()))
 	handler, _ := failing()
 	billing, err := bus.Subscribe("payment.*", handler, eventbus.Named("billing"))
 	require.NoError(t, err)
@@ -161,7 +182,8 @@ func docsPolicyFile(t *testing.T) error {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "orders.policy.json"), policy, 0o600))
 	t.Chdir(dir)
-	report := func(err error) { t.Error(err) }
+	var reported []error
+	report := func(err error) { reported = append(reported, err) }
 
 	file, err := retryspec.Open("orders.policy.json", retryspec.Parse)
 	if err != nil {
@@ -172,5 +194,14 @@ func docsPolicyFile(t *testing.T) error {
 	}
 	go file.Watch(ctx, 5*time.Second, report) // an invalid file is reported, and the previous policy stays
 	require.Contains(t, bus.Explain("payment.due").String(), "MaxRetries = 5  (billing)")
-	return nil
+	for _, text := range []string{`{"stop": {"max_attempts": 3}}`, `{"stop": {"max_attempts": "three"}}`} {
+		require.NoError(t, os.WriteFile("orders.policy.json", []byte(text), 0o600))
+		time.Sleep(6 * time.Second)
+		require.Contains(t, bus.Explain("payment.due").String(), "MaxRetries = 2  (billing)")
+	}
+	require.Len(t, reported, 2)
+	require.NoError(t, reported[0])
+	require.ErrorContains(t, reported[1], "max_attempts")
+	_, err = bus.PublishAndWait(ctx, "payment.due", nil)
+	return err
 }
