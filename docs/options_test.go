@@ -120,6 +120,41 @@ func TestPages_OptionsHaveTheirDefaults(t *testing.T) {
 		[]time.Duration{policy.Delay(2), policy.Delay(3), policy.Delay(4)})
 }
 
+// Two equal options add up, or the last one counts, as the page says.
+func TestPages_OptionsAdd(t *testing.T) {
+	rows := optionRows(t)
+	bus := eventbustest.New(t,
+		eventbus.WithRetry(eventbus.MaxRetries(7)), eventbus.WithRetry(eventbus.BaseDelay(time.Minute), eventbus.MaxDelay(time.Hour)),
+		eventbus.WithTimeout(time.Second), eventbus.WithTimeout(2*time.Second))
+	rule := func(name string) eventbus.RetryRule {
+		return eventbus.RetryRule{Name: name, Match: eventbus.ErrorMatch{Codes: []string{"*"}}, Attempts: 2}
+	}
+	_, err := bus.Subscribe("e", eventbustest.Fail(nil), eventbus.Named("a"), eventbus.Named("b"),
+		eventbus.Formerly("c"), eventbus.Formerly("d"),
+		eventbus.Retry(eventbus.MaxRetries(9)), eventbus.Retry(eventbus.BackoffMultiplier(3)),
+		eventbus.RetryRules(rule("first")), eventbus.RetryRules(rule("second")))
+	require.NoError(t, err)
+	plan := bus.Explain("e")
+	require.Equal(t, 9, plan.Policy.MaxRetries)
+	require.InEpsilon(t, 3.0, plan.Policy.BackoffMultiplier, 0)
+	require.Equal(t, time.Minute, plan.Policy.BaseDelay)
+	require.Equal(t, time.Hour, plan.Policy.MaxDelay)
+	require.Equal(t, "b", plan.Targets[0].Subscription)
+	require.Equal(t, 2*time.Second, plan.Targets[0].Timeout)
+	require.Len(t, plan.Targets[0].Rules, 1)
+	require.Equal(t, "second", plan.Targets[0].Rules[0].Name)
+	require.True(t, bus.Subscription("c").Exists())
+	require.True(t, bus.Subscription("d").Exists())
+	for name, adds := range map[string]bool{"WithRetry": true, "WithTimeout": false, "Named": false, "Formerly": true, "Retry": true, "RetryRules": false} {
+		require.Equal(t, adds, strings.Contains(rows[name], "; adds |"), name)
+	}
+	values := func(ctx context.Context) context.Context { return ctx }
+	_, err = eventbus.New(eventbus.WithContextFrom(values), eventbus.WithContextFrom(values))
+	require.ErrorIs(t, err, eventbus.ErrInvalidOption)
+	_, err = bus.Publish(t.Context(), "e", nil, eventbus.Key(strings.Repeat("k", 256)))
+	require.ErrorIs(t, err, eventbus.ErrInvalidEvent)
+}
+
 // The circuit's defaults: it opens when more than half of at least four events of a minute fail, and for 30 s.
 func TestPages_OptionsOfCircuitsHaveTheirDefaults(t *testing.T) {
 	rows := optionRows(t)
