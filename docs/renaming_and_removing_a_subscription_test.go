@@ -109,6 +109,22 @@ func docsRenameInTwoDeploys(t *testing.T) error {
 	require.NoError(t, bus.Subscription("mail").Resume())
 	eventbustest.WaitSettled(t, bus)
 	require.Equal(t, []string{"o-17"}, eventbustest.Payloads[string](&rec))
+
+	// While both versions run, the second deploy runs no event twice.
+	second := eventbustest.NewUnstarted(t, eventbus.WithStore(model.Open()), eventbus.WithStandby())
+	_, err = second.Subscribe("order.*", send, eventbus.Named("notifications"), eventbus.Formerly("mail"))
+	require.NoError(t, err)
+	started := make(chan error, 1)
+	go func() { started <- second.Start(t.Context()) }()
+	for _, publisher := range []*eventbus.Bus{bus, second} {
+		_, err = publisher.Publish(t.Context(), "order.placed", "o-18")
+		require.NoError(t, err)
+	}
+	rec.Wait(t, 3)
+	require.NoError(t, bus.Shutdown(t.Context()))
+	require.NoError(t, <-started)
+	eventbustest.WaitSettled(t, second)
+	require.Equal(t, 3, rec.Len())
 	return nil
 }
 
