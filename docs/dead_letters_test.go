@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +28,20 @@ func TestDocs_DeadLetters(t *testing.T) {
 		docpagetest.Code(docsExport),
 		docpagetest.Code(docsOnDeadLetter),
 	)
+}
+
+// The page has a row for each reason, and no other.
+func TestPages_DeadLettersReasons(t *testing.T) {
+	page, err := os.ReadFile("dead-letters.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(page), "| reason | the event died because |")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+	var shown []eventbus.Reason
+	for _, row := range regexp.MustCompile("(?m)^. `(\\w+)` .").FindAllStringSubmatch(table, -1) {
+		shown = append(shown, eventbus.Reason(row[1]))
+	}
+	require.ElementsMatch(t, eventbus.Reasons(), shown)
 }
 
 func docsDeliveryError(t *testing.T) error {
