@@ -172,6 +172,16 @@ func TestPages_GettingStartedShutdown(t *testing.T) {
 			require.NoError(t, err)
 			_, err = SignedUp.Publish(t.Context(), bus, User{})
 			require.NoError(t, err)
+			paused, err := bus.Subscribe("held", eventbustest.Fail(nil), eventbus.Named("held"))
+			require.NoError(t, err)
+			require.NoError(t, paused.Pause())
+			_, err = bus.Subscribe("snoozed", eventbustest.Fail(eventbus.Snooze(time.Hour)), eventbus.Named("snoozed"))
+			require.NoError(t, err)
+			for _, eventType := range []string{"held", "snoozed"} {
+				_, err = bus.Publish(t.Context(), eventType, nil)
+				require.NoError(t, err)
+			}
+			synctest.Wait()
 			inMemory := bus.Metrics().Store == nil
 			eventbustest.AllowDeadLetters(t, bus, eventbus.LetterQuery{Reason: eventbus.ReasonShutdown})
 			eventbustest.AllowDeadLetters(t, bus, eventbus.LetterQuery{Reason: eventbus.ReasonExhausted})
@@ -186,7 +196,7 @@ func TestPages_GettingStartedShutdown(t *testing.T) {
 			}
 			var left *eventbus.ShutdownError
 			require.ErrorAs(t, err, &left)
-			require.Len(t, left.Unfinished, 1) // the scheduled event
+			require.Len(t, left.Unfinished, 3) // the scheduled, the held and the snoozed event
 			require.Greater(t, time.Since(begun), 6*time.Second, "it waits for the retries after 1, 2 and 4 s")
 			require.Equal(t, 1, bus.Metrics().DeadLetters-len(left.Unfinished))
 		})
