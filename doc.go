@@ -36,8 +36,8 @@
 // concurrently, in no order, up to [WithConcurrency]. [Concurrency] limits one subscription. With
 // [WithIsolation], each subscription has its own dispatch of an event, and none waits for another.
 //
-// The queue is bounded: when it is full, Publish blocks, or returns [ErrQueueFull] with [RefuseWhenFull].
-// A handler that publishes never blocks. [Bus.PublishAndWait] returns when the event has settled.
+// The queue is bounded: when it is full, Publish blocks, or returns a [*FullError] with [RefuseWhenFull].
+// A handler that publishes never waits for room in the queue. [Bus.PublishAndWait] returns when the event has settled.
 // [Bus.PublishBatch] accepts all events or none. [Emit] publishes in a handler, if and only if the handler
 // succeeds.
 //
@@ -64,8 +64,8 @@
 //   - A subscription needs a name ([Named]), by which a later process finds its deliveries. Subscribe
 //     before Start.
 //   - The bus encodes payloads as JSON, or by [WithCodec]. [Typed] decodes them. Other handlers receive
-//     an [encoding/json.RawMessage]. Publish rejects a payload that cannot be encoded with a
-//     [*PayloadError].
+//     an [encoding/json.RawMessage], or with WithCodec an [EncodedPayload]. Publish rejects a payload
+//     that cannot be encoded with a [*PayloadError].
 //   - [WithContextFrom] has no effect. [WithMetadataFrom] copies values of the context passed to Publish
 //     into the event's metadata.
 //   - Delivery is at least once: a handler that runs when the process dies runs again in the next one,
@@ -81,12 +81,12 @@
 // Several processes may use one store. One bus has its lease and dispatches. [WithStandby] makes
 // [Bus.Start] wait for the lease. A bus without the lease can publish, and the bus with the lease routes
 // its events. [Bus.PublishTx] publishes in a transaction of the caller: with store/sqlite, a *sql.Tx on the
-// store's file.
+// store's file, with store/postgres a pgx.Tx or a *sql.Tx.
 //
-// If the store fails during a commit, or the context of Publish ends, the outcome is unknown: Publish
+// If the store fails, or the context of Publish ends, during the commit, the outcome is unknown: Publish
 // returns an [*IndeterminateError]. Publish the event again with its ID: the bus accepts it once. After
 // a failure the bus reopens the store and continues. [Bus.Shutdown] waits for running handlers, and leaves
-// the rest in the store. [Bus.Drain] waits for all of it.
+// the rest in the store. [Bus.Drain] waits until nothing is queued, running, retrying or throttled.
 //
 // # Options
 //
@@ -151,7 +151,7 @@
 // the attempt. The next attempt starts, after a delay, at the subscription that failed: subscriptions that
 // succeeded do not run again. A waiting retry holds no goroutine.
 //
-// Attempts are counted per event. The policy has the most permissive value of each limit and delay among
+// Attempts are counted per dispatch: an event has one count for all subscriptions that are not isolated. The policy has the most permissive value of each limit and delay among
 // the subscriptions' overrides, and [Bus.Explain] shows it. Handlers control their retries with
 // [Permanent], [RetryAfter], [Snooze] and [Throttle]. [RetryRules] set budgets and delays for kinds of errors.
 //
