@@ -37,12 +37,13 @@
 // [WithIsolation], each subscription has its own dispatch of an event, and none waits for another.
 //
 // The queue is bounded: when it is full, Publish blocks, or returns a [*FullError] with [RefuseWhenFull].
-// A handler that publishes never waits for room in the queue. [Bus.PublishAndWait] returns when the event has settled.
-// [Bus.PublishBatch] accepts all events or none. [Emit] publishes in a handler, if and only if the handler
-// succeeds.
+// A handler that publishes never waits for room in the queue. [Bus.PublishAndWait] returns when the event
+// has settled, or when only held deliveries are left. [Bus.PublishBatch] accepts all events or none. [Emit]
+// publishes in a handler, if and only if the handler succeeds.
 //
 // The bus dispatches events with the same [Key] strictly one after another, including their retries.
-// With [IdempotencyKey] or [ID], a repeated publication has no effect. [After] and [At] delay an event, and
+// With [IdempotencyKey] or [ID], a repeated publication has no effect. A store knows keys and ids for 24 hours
+// ([WithIdempotencyWindow], [KeepFor]), and memory knows the last 100,000. [After] and [At] delay an event, and
 // [Bus.Cancel] ends it. From the instant of [ExpiresAt] on, no call of a handler begins for an event.
 //
 // By default the bus is in memory: it keeps these promises while the process lives, and for as many dead
@@ -151,7 +152,8 @@
 // the attempt. The next attempt starts, after a delay, at the subscription that failed: subscriptions that
 // succeeded do not run again. A waiting retry holds no goroutine.
 //
-// Attempts are counted per dispatch: an event has one count for all subscriptions that are not isolated. The policy has the most permissive value of each limit and delay among
+// Attempts are counted per dispatch: an event has one count for all subscriptions that are not isolated. The
+// policy has the most permissive value of each limit and delay among
 // the subscriptions' overrides, and [Bus.Explain] shows it. Handlers control their retries with
 // [Permanent], [RetryAfter], [Snooze] and [Throttle]. [RetryRules] set budgets and delays for kinds of errors.
 //
