@@ -70,7 +70,7 @@ func serve(ctx context.Context, bus *eventbus.Bus, addr string) error {
 	mux.Handle("GET /metrics", promhttp.Handler())
 	mux.HandleFunc("POST /users", func(w http.ResponseWriter, r *http.Request) {
 		var user User
-		if err := json.NewDecoder(r.Body).Decode(&user); err != nil {
+		if err := json.NewDecoder(r.Body).Decode(&user); err != nil || user.ID == "" {
 			http.Error(w, "invalid user", http.StatusBadRequest)
 			return
 		}

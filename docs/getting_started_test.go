@@ -117,8 +117,10 @@ func runOnce(t *testing.T, file, id string) error {
 	require.Equal(t, http.StatusAccepted, status)
 	status, _ = call("POST", "/users", fmt.Sprintf(`{"id": %q}`, id)) // a client that repeats itself
 	require.Equal(t, http.StatusAccepted, status)
-	status, _ = call("POST", "/users", "{")
-	require.Equal(t, http.StatusBadRequest, status)
+	for _, bad := range []string{"{", "{}"} {
+		status, _ = call("POST", "/users", bad)
+		require.Equal(t, http.StatusBadRequest, status)
+	}
 	require.Eventually(t, func() bool {
 		_, text := call("GET", "/metrics", "")
 		return strings.Contains(text, `eventbus_subscription_successes_total{bus="accounts",subscription="welcome"} 1`)

@@ -206,7 +206,7 @@ func docsWebhooksOut(t *testing.T) error {
 						return nil
 					case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable:
 						after, _ := time.ParseDuration(response.Header.Get("Retry-After") + "s")
-						return eventbus.Throttle(failed, after) // without Retry-After: a failure as usual
+						return eventbus.Throttle(failed, after) // without Retry-After, or with a date: a failure as usual
 					case code == http.StatusRequestTimeout, code >= 500:
 						return failed
 					}
@@ -266,10 +266,10 @@ func docsWebhooksOut(t *testing.T) error {
 			require.NoError(t, rec.ByEvent(next)[len(rec.ByEvent(next))-1].Err)
 			require.Equal(t, 1, rec.ByEvent(next)[len(rec.ByEvent(next))-1].Attempt)
 
-			// A redirect and a 410 die at once. A 500, a 503 without Retry-After and a dead host are retried.
+			// A redirect and a 410 die at once. A 500, a 503 without seconds in Retry-After and a dead host are retried.
 			transport.Store("redirected", answers(http.StatusFound, "Location", "https://globex/hooks"))
 			transport.Store("broken", answers(http.StatusInternalServerError))
-			transport.Store("busy", answers(http.StatusServiceUnavailable))
+			transport.Store("busy", answers(http.StatusServiceUnavailable, "Retry-After", "Mon, 30 Nov 2026 12:00:00 GMT"))
 			send("redirected")
 			broken, busy, dead := send("broken"), send("busy"), send("dead")
 			transport.Store("slow", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
