@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -48,10 +49,26 @@ func adopt(t *testing.T, bus *eventbus.Bus, err error) {
 }
 
 func docsSlog(t *testing.T) error {
+	log, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	require.NoError(t, err)
+	stderr := os.Stderr
+	os.Stderr = log
+	defer func() { os.Stderr = stderr; require.NoError(t, log.Close()) }()
 	handler := slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo})
 	bus, err := eventbus.New(eventbus.WithSlog(handler))
 	adopt(t, bus, err)
-	return nil
+	failing, _ := failing(errBusy)
+	_, err = bus.Subscribe("order.placed", failing, eventbus.Retry(eventbus.BaseDelay(time.Millisecond)))
+	require.NoError(t, err)
+	_, err = bus.PublishAndWait(t.Context(), "order.placed", nil)
+	require.NoError(t, err)
+	_, err = bus.Publish(t.Context(), "order.unknown", nil)
+	require.NoError(t, err)
+	require.NoError(t, bus.Shutdown(t.Context()))
+	text, err := os.ReadFile(log.Name())
+	require.Contains(t, string(text), `"level":"WARN","msg":"handler failed"`)
+	require.Contains(t, string(text), `"level":"INFO","msg":"event type matches no subscription"`)
+	return err
 }
 
 // The entries of the page's table have the fields that it lists, at its levels. WithSlog has no limit per second.

@@ -182,8 +182,8 @@ func docsPolicyFile(t *testing.T) error {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "orders.policy.json"), policy, 0o600))
 	t.Chdir(dir)
-	var reported []error
-	report := func(err error) { reported = append(reported, err) }
+	var reported shared[[]error]
+	report := func(err error) { reported.do(func(all *[]error) { *all = append(*all, err) }) }
 
 	file, err := retryspec.Open("orders.policy.json", retryspec.Parse)
 	if err != nil {
@@ -197,11 +197,12 @@ func docsPolicyFile(t *testing.T) error {
 	for _, text := range []string{`{"stop": {"max_attempts": 3}}`, `{"stop": {"max_attempts": "three"}}`} {
 		require.NoError(t, os.WriteFile("orders.policy.json", []byte(text), 0o600))
 		time.Sleep(6 * time.Second)
+		synctest.Wait()
 		require.Contains(t, bus.Explain("payment.due").String(), "MaxRetries = 2  (billing)")
 	}
-	require.Len(t, reported, 2)
-	require.NoError(t, reported[0])
-	require.ErrorContains(t, reported[1], "max_attempts")
+	require.Len(t, reported.get(), 2)
+	require.NoError(t, reported.get()[0])
+	require.ErrorContains(t, reported.get()[1], "max_attempts")
 	_, err = bus.PublishAndWait(ctx, "payment.due", nil)
 	return err
 }

@@ -19,7 +19,7 @@ func TestDocs_WhatItIsNotFor(t *testing.T) {
 		docpagetest.Code(docsQuestion),
 		docpagetest.Code(docsVeto),
 		docpagetest.Code(docsJobs),
-		docpagetest.Code(docsForward),
+		docpagetest.InBubble(docsForward),
 		docpagetest.Code(docsReference),
 	)
 }
@@ -123,8 +123,12 @@ func (b *topics) Send(_ context.Context, m Message) error {
 	return nil
 }
 
+// docsForward sends 100 events of a key to a broker that does not answer at first.
 func docsForward(t *testing.T) error {
-	bus, broker := eventbustest.New(t), &topics{}
+	var rec eventbustest.Recorder
+	broker := &topics{}
+	bus := eventbustest.New(t, eventbus.WithMiddleware(rec.Wrap))
+	rec.FailNext(3, errors.New("the broker does not answer"))
 	_, err := bus.Subscribe("order.**", func(ctx context.Context, e eventbus.Event) error {
 		return broker.Send(ctx, Message{Topic: e.Type, ID: e.ID.String(), Key: e.Key, Body: e.Payload})
 	}, eventbus.Named("broker"), eventbus.Isolated())
