@@ -19,7 +19,7 @@
 //	return bus.Shutdown(ctx) // waits until the events are handled
 //
 // When [Bus.Publish] returns nil, each matching subscription either handles the event, or a [DeadLetter]
-// names the subscription and has all failures.
+// names the subscription and has all failures. Only options of a subscription and operators drop events.
 //
 // # Subscriptions
 //
