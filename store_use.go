@@ -21,8 +21,8 @@ import (
 
 // WithStore makes the bus durable: when Publish returns nil, the store has the event, and a crash loses nothing. Start
 // resumes the unfinished dispatches of earlier processes. The bus closes the store at the end of Shutdown, also if it
-// was not started. One store belongs to one bus: New refuses a store that another bus of the process uses, with an
-// *OptionError.
+// was not started. One store belongs to one bus: New refuses a second store, and one that another bus of the process
+// uses, with an *OptionError.
 //
 // Every subscription needs a name (Named). Payloads must be encodable by the codec, and handlers
 // without Typed receive them encoded: a json.RawMessage with the default codec. WithContextFrom has no
@@ -30,6 +30,7 @@ import (
 func WithStore(s driver.Store) Option {
 	return option(func(c *config) {
 		c.refuseIf(isNil(s), "WithStore", "nil", "leave the option out for a bus in memory")
+		c.refuseIf(!isNil(c.store), "WithStore", "a second store", "a bus has one store: close the other, and leave the option out")
 		c.store = s
 	})
 }

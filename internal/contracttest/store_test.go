@@ -24,6 +24,8 @@ func TestS3_AStoreBelongsToOneBus(t *testing.T) {
 	var refused *eventbus.OptionError
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, "WithStore", refused.Option)
+	_, err = eventbus.New(eventbus.WithStore(model.Open()), eventbus.WithStore(model.Open())) // Shutdown would close only one
+	requireOptionError(t, err, "WithStore")
 	beside, _ := newBus(t, eventbus.WithStore(model.Open()))
 	shutdown(t, beside)
 	shutdown(t, bus)
