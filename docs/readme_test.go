@@ -138,7 +138,7 @@ func readmeTransaction(t *testing.T) error {
 	_, err = db.ExecContext(ctx, "CREATE TABLE shop_orders (id TEXT PRIMARY KEY, cents INTEGER NOT NULL)")
 	require.NoError(t, err)
 	place := func(order Order) error {
-		tx, err := db.BeginTx(ctx, nil) // a database/sql handle of the same file
+		tx, err := db.BeginTx(ctx, nil) // db: your *sql.DB on the file of the store
 		if err != nil {
 			return err
 		}
