@@ -67,7 +67,7 @@ func docsKeyAndRetry(t *testing.T) error {
 		ctx, bus := t.Context(), eventbustest.New(t)
 		began := time.Now()
 		_, err := bus.Subscribe("order.*", func(ctx context.Context, e eventbus.Event) error {
-			fmt.Println(time.Since(began), e.Key, e.Type)
+			fmt.Println(time.Since(began).Round(time.Second), e.Key, e.Type)
 			if d, _ := eventbus.FromContext(ctx); e.Type == "order.paid" && d.Attempt == 1 {
 				return errors.New("the bank does not answer")
 			}
@@ -82,7 +82,7 @@ func docsKeyAndRetry(t *testing.T) error {
 			if _, err := bus.Publish(ctx, step.eventType, nil, eventbus.Key(step.order)); err != nil {
 				return err
 			}
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // so that you see who waits
 		}
 		return bus.Drain(ctx)
 	})
