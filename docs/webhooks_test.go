@@ -52,7 +52,7 @@ func docsWebhooksIn(t *testing.T) error {
 				http.Error(w, "too large", http.StatusRequestEntityTooLarge)
 				return
 			}
-			mac := hmac.New(sha256.New, secret)
+			mac := hmac.New(sha256.New, secret) // see how your sender signs: here, the HMAC of the body in hex
 			mac.Write(body)
 			sent, err := hex.DecodeString(r.Header.Get("X-Signature"))
 			if err != nil || !hmac.Equal(sent, mac.Sum(nil)) {
@@ -181,7 +181,7 @@ func docsWebhooksOut(t *testing.T) error {
 			}))
 			outgoing := func() error {
 				client := &http.Client{
-					Transport:     transport, // yours: customers choose the URLs, so it refuses your own network
+					Transport:     transport, // an http.RoundTripper: customers choose the URLs, so it must refuse addresses of your network
 					CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 				}
 				send := func(ctx context.Context, e eventbus.Event) error {
@@ -206,7 +206,7 @@ func docsWebhooksOut(t *testing.T) error {
 						return nil
 					case code == http.StatusTooManyRequests, code == http.StatusServiceUnavailable:
 						after, _ := time.ParseDuration(response.Header.Get("Retry-After") + "s")
-						return eventbus.Throttle(failed, after) // without Retry-After, or with a date: a failure as usual
+						return eventbus.Throttle(failed, after) // without Retry-After in seconds: a failure as usual
 					case code == http.StatusRequestTimeout, code >= 500:
 						return failed
 					}
