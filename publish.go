@@ -20,27 +20,37 @@ import (
 	"github.com/surebus/eventbus/internal/timeline"
 )
 
-// Publish accepts an event and returns its id. If the error is nil, the event is queued: each subscription that matches
-// its type now handles it, or a dead letter names the subscription. The payload is passed by reference.
+// Publish accepts an event and returns its id. If the error is nil, each subscription that matches the type at this
+// moment will handle the event, or a dead letter names the subscription. Without a store, the bus passes the payload by
+// reference: do not change it afterwards.
 //
 // Publish blocks while the queue is full, or the line of throttled deliveries of a matching subscription
-// (LineCapacity): until there is room, ctx ends, or the bus shuts down. With RefuseWhenFull, and before Start, it
-// returns a *FullError instead. It never blocks for a scheduled event (After, At), nor if a handler calls it with a
-// context derived from its own.
+// (LineCapacity). It stops waiting when there is room, when ctx ends, or when the bus shuts down. With RefuseWhenFull,
+// and before Start, it returns a *FullError instead. It never blocks for a scheduled event (After, At), or in a handler
+// that calls it with a context derived from its own.
 //
 // The context bounds the acceptance only: its cancellation, deadline and values do not reach handlers. WithContextFrom
 // and WithMetadataFrom carry values.
 //
-// With a store, Publish returns nil when the event is durable, and handlers receive the encoded
-// payload. Publish does not wait for room in the queue: the disk is the
-// queue, and WithMaxUnsettled bounds it.
+// With a store, Publish returns nil when the event is durable, and handlers receive the encoded payload. Publish does not
+// wait for room in the queue: the disk is the queue, and WithMaxUnsettled bounds it.
 //
-// Errors: *EventError, ErrDuplicateID, *FullError, also if ctx ends while Publish waits for room, ErrShutdown, the
-// context's, *OptionError for a nil option; with a store *PayloadError, ErrStoreFailed while the bus reopens the store or the store
-// confirms nothing, ErrWouldDeadlock if the commit would wait for a transaction of the caller (see
-// PublishTx), and *IndeterminateError if during the commit ctx ends, the store fails, or it waits too
-// long for a lock of another program. After an *IndeterminateError the store may have the event. After
-// any other error it has not.
+// Errors:
+//
+//   - *EventError: the type, the payload or an option is invalid
+//   - *OptionError: an option is nil
+//   - ErrDuplicateID: a different event has the ID, or the first event with the IdempotencyKey has another Key or ID
+//   - *FullError: there is no room, or ctx ended while Publish waited for room
+//   - ErrShutdown, and the context's error
+//
+// Errors with a store:
+//
+//   - *PayloadError: the payload cannot be encoded, or is too large
+//   - ErrStoreFailed: the bus reopens the store, or the store confirms nothing
+//   - ErrWouldDeadlock: the commit would wait for a transaction of the caller (see PublishTx)
+//   - *IndeterminateError: during the commit, ctx ended, the store failed, or another program held its lock too long
+//
+// After an *IndeterminateError the store may have the event. After any other error it does not.
 func (b *Bus) Publish(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	if err := b.ready(ctx); err != nil {
 		return EventID{}, fmt.Errorf("Publish: %w", err)

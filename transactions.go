@@ -17,27 +17,30 @@ import (
 // returns the id before that. The store determines the type of tx: store/sqlite accepts a *sql.Tx on its file,
 // store/postgres a pgx.Tx or a *sql.Tx.
 //
-// The bus with the lease takes the event in after the commit, usually within milliseconds, and routes it. The event
+// After the commit, the bus with the lease takes the event in and routes it, usually within milliseconds. The event
 // goes to the subscriptions of this bus that match now, and to those of the bus with the lease that match then.
-// Acceptance, the window of an id and MaxElapsed count from the take-in. The payload is encoded now. In one process,
-// Publish keeps the order of a key: its event is behind the events of the key whose transactions were committed before.
+// MaxElapsed and the window of an id start at this take-in. PublishTx encodes the payload now. In one process, an event
+// of Publish is dispatched after the events of its key whose transactions were committed before.
 //
-// With store/sqlite, the commits of the bus wait for the transaction: keep it short. Until it has ended, a Publish with
-// the same context, or in the handler that began it, is ErrWouldDeadlock. Outside a handler, use a separate context
-// that can end for each transaction. With context.Background, such a Publish waits for WithLockWait. With a context
-// that goroutines share, unrelated calls of Publish return ErrWouldDeadlock.
+// With store/sqlite, the bus cannot commit while the transaction is open: keep it short. Give each transaction a context
+// of its own that can end. Until the transaction has ended, a Publish with its context, or in the handler that began it,
+// returns ErrWouldDeadlock. If goroutines share the context, their calls of Publish get ErrWouldDeadlock too. With
+// context.Background, a Publish waits for WithLockWait instead.
 //
-// PublishTx only inserts rows, with the caller's connection. It blocks as an insert does, and ctx bounds it. It works
-// before Start, on a standby and on a bus WithoutHandlers. In a handler it does what Publish does: the event exists when the
-// transaction is committed, whatever the handler returns.
+// PublishTx only inserts rows, with the caller's connection. It blocks as an insert does, until ctx ends. It works
+// before Start, on a standby and on a bus WithoutHandlers. In a handler, too, the event exists when the transaction is
+// committed, whatever the handler returns.
 //
-// If the outcome of the commit is unknown, publish again with the same ID: the event is dispatched once. An id that is
-// known with the same content inserts nothing. One that is found only when the event is taken in becomes a dead letter with
-// ReasonDuplicate if the content differs.
+// If the outcome of the commit is unknown, publish again with the same ID: the event is dispatched once. A known id with
+// the same content inserts nothing. If the content differs and the bus notices it at the take-in, the event becomes a
+// dead letter with ReasonDuplicate.
 //
-// Errors: those of Publish before it waits; ErrNoTransaction for another type, a transaction on another database or one
-// that has ended, and a bus without such a store; a *FullError if the store has as many events as WithMaxUnsettled allows;
-// the transaction's. After an error of the transaction, roll it back.
+// Errors:
+//
+//   - those of Publish that do not come from waiting or from a commit
+//   - ErrNoTransaction: tx has another type, is on another database or has ended, or the store has no transactions
+//   - *FullError: the store has as many events as WithMaxUnsettled allows
+//   - the transaction's error: roll the transaction back
 func (b *Bus) PublishTx(ctx context.Context, tx any, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	if err := b.ready(ctx); err != nil {
 		return EventID{}, fmt.Errorf("PublishTx: %w", err)
