@@ -32,7 +32,7 @@ func docsFieldMore(t *testing.T) error {
 	type Order struct {
 		ID    string `json:"id"`
 		Cents int    `json:"cents"`
-		// Currency is empty in events of before May.
+		// Currency is empty in events that are older than this field.
 		Currency string `json:"currency,omitempty"`
 	}
 	type earlier struct {
@@ -61,7 +61,7 @@ func decoded[T any](t *testing.T, payload any) (got T) {
 type Transfer struct {
 	Order string `json:"order"`
 	Total int    `json:"total"`
-	// Cents is the earlier name of Total. Remove it when no event of before is left.
+	// Cents is the earlier name of Total. Remove it when no old event is left.
 	Cents int `json:"cents,omitempty"`
 }
 

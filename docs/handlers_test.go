@@ -119,11 +119,11 @@ func docsFromContext(t *testing.T) error {
 	bus, bank := eventbustest.New(t), new(recordingBank)
 	_, err := bus.Subscribe("order.placed", func(ctx context.Context, e eventbus.Event) error {
 		delivery, _ := eventbus.FromContext(ctx)
-		return bank.Charge(ctx, Payment{Order: delivery.Event.ID.String() + "/" + delivery.Subscription})
+		return bank.Charge(ctx, Payment{IdempotencyKey: delivery.Event.ID.String() + "/" + delivery.Subscription})
 	}, eventbus.Named("billing"))
 	require.NoError(t, err)
 	result, err := bus.PublishAndWait(t.Context(), "order.placed", nil)
-	key := Payment{Order: result.ID.String() + "/billing"}
+	key := Payment{IdempotencyKey: result.ID.String() + "/billing"}
 	require.Equal(t, []Payment{key, key}, bank.payments)
 	return err
 }

@@ -31,7 +31,7 @@ func TestDocs_Retries(t *testing.T) {
 }
 
 // Payment is the payload of the page.
-type Payment struct{ Order, Account string }
+type Payment struct{ Order, Account, IdempotencyKey string }
 
 // BusyError says when the bank has time.
 type BusyError struct{ Wait time.Duration }
@@ -113,7 +113,7 @@ func docsCharge(t *testing.T) error {
 	_, err := bus.Subscribe("payment.due", eventbus.Typed(charge), eventbus.Use(rec.Wrap))
 	require.NoError(t, err)
 	bank.errs = []error{&BusyError{time.Hour}, ErrNoAccount}
-	result, err := bus.PublishAndWait(t.Context(), "payment.due", Payment{"o-17", "a-1"})
+	result, err := bus.PublishAndWait(t.Context(), "payment.due", Payment{Order: "o-17", Account: "a-1"})
 	require.ErrorIs(t, err, ErrNoAccount)
 	require.Equal(t, eventbus.DeadLettered, result.Outcome)
 	require.Equal(t, []time.Duration{time.Hour}, rec.Delays(result.ID))
