@@ -126,7 +126,7 @@ type SubscriptionMetrics struct {
 	// ThrottledUntil is when the next call may begin after a Throttle. It is zero without one.
 	ThrottledUntil time.Time `json:"throttled_until,omitzero"`
 	Abandoned      int       `json:"abandoned"` // abandoned calls in progress, without those before the last Resume
-	Hung           bool      `json:"hung"`      // the abandoned calls reach MaxAbandoned, and deliveries are held
+	Hung           bool      `json:"hung"`      // the abandoned calls reach MaxAbandoned; deliveries are held after a second
 	// Detached is set between Detach and the Subscribe that takes the subscription over.
 	Detached bool `json:"detached"`
 	// Directive is the directive in force, or the last one. It is nil if there was none, and after a Resume or Reset of
@@ -176,7 +176,7 @@ type DestinationMetrics struct {
 	PausedUntil    time.Time    `json:"paused_until,omitzero"`    // the end of HoldUntil; zero for Pause
 	ThrottledUntil time.Time    `json:"throttled_until,omitzero"` // when the next call may begin after a Throttle; zero for now
 	Abandoned      int          `json:"abandoned"`                // abandoned calls in progress
-	Hung           bool         `json:"hung"`                     // the abandoned calls reach MaxAbandoned, and deliveries are held
+	Hung           bool         `json:"hung"`                     // the abandoned calls reach MaxAbandoned; deliveries are held after a second
 	Directive      *Directive   `json:"directive,omitempty"`      // the last directive of an operator to it, or nil
 }
 

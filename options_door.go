@@ -86,9 +86,10 @@ func (w WhenFull) applySubscription(c *subscriptionConfig) {
 	c.whenFull = w
 }
 
-// MaxAbandoned limits the calls of the subscription that were abandoned, at their timeouts, and still run. While n do,
-// the subscription is hung: its deliveries are held, without an attempt, until a call returns or an operator calls
-// Resume. Handlers that return when their contexts end are never hung.
+// MaxAbandoned limits the abandoned calls of the subscription: those that exceeded their timeouts and still run. While
+// n of them run, the subscription is hung: no call begins, until an abandoned call returns or an operator calls Resume.
+// Its deliveries spend no attempt. For the first second they stay throttled or held, as they were; then all are held.
+// Handlers that return when their contexts end are never hung.
 //
 // n is at least 1, or Unlimited; by default 100, or Concurrency if that is less. Running and abandoned
 // calls together are never more than the sum of Concurrency and n.

@@ -1,7 +1,9 @@
 // Bulkhead shows that the trouble of one subscription, or of one of its destinations, delays no other: one handler hangs, one
 // service answers 429, one customer's URL is dead, and all others stay fast.
 //
-// It prints the state every half second, for about 5 s. The exit status is 0 if each subscription has handled each event, or a
+// It prints the state every half second, for about 5 s. Deliveries of fraud are first throttled, because five calls run. When
+// five of its calls are abandoned, it is hung, and after a second its deliveries are held: see eventbus.MaxAbandoned. Up to nine
+// calls are abandoned, because four others may run when the fifth call is abandoned. "well" means no trouble. The exit status is 0 if each subscription has handled each event, or a
 // dead letter names it, and the subscriptions and destinations without trouble were never late.
 package main
 

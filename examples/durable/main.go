@@ -13,6 +13,10 @@
 // events of each order were handled in their order. An event is acknowledged when Publish has returned nil. Deliveries that were
 // in progress at the kill are repeated: handlers of a durable bus run at least once. The numbers differ from run to run.
 //
+// The number claimed from the store is not the number "not settled" of the first process. That number includes the dead letters
+// of the first process, because the shop writes them only at its end. The store also has events whose handlers wrote their line
+// just before the kill.
+//
 // -store keeps the file. Without it, the file is temporary. The exit status is 0 if the books balance, 1 if an event is lost or
 // overtaken or a process has failed, and 2 for bad arguments.
 package main

@@ -10,8 +10,8 @@
 //   - starts a process in its place, and shuts the active one down;
 //   - kills the last process, and starts another one after two ticks: CatchUp publishes the latest tick that was missed.
 //
-// It prints a line for each tick, and takes about 15 s. The exit status is 0 if each tick has one event that was handled. Ticks
-// before the latest one while no process ran have none.
+// It prints a line for each tick, and takes about 15 s. The exit status is 0 if each tick has one event that was handled. If
+// several ticks pass while no process runs, only the latest one has an event.
 package main
 
 import (
