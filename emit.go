@@ -34,10 +34,17 @@ import (
 // One call of a handler may emit as many events as WithQueueCapacity, and 16 MiB of encoded payloads
 // (WithMaxEmittedBytes). Emit does not block, and is safe for concurrent use.
 //
-// Errors: ErrNotInHandler without the context of a running handler, also after its timeout; ErrBatchTooLarge;
-// ErrNoTransaction in middleware that cannot keep events (WithoutEmit); *EventError, *OptionError, *PayloadError,
-// ErrDuplicateID, ErrNilContext, ErrStoreFailed while the bus reopens the store, ErrShutdown, the context's. After an
-// error the event is not emitted, and the handler may still succeed.
+// After an error the event is not emitted, and the handler may still succeed.
+//
+// Errors:
+//
+//   - ErrNotInHandler: ctx is not the context of a running handler, or the handler has exceeded its timeout
+//   - ErrBatchTooLarge: the call emits too many events or bytes
+//   - ErrNoTransaction: a middleware cannot keep the events (WithoutEmit)
+//   - *EventError, *PayloadError, *OptionError, ErrNilContext: an argument is invalid
+//   - ErrDuplicateID: this call has emitted a different event with the ID or the IdempotencyKey
+//   - ErrStoreFailed: the bus reopens the store
+//   - ErrShutdown, and the context's error
 func Emit(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {
 	d, err := emit(ctx, eventType, payload, opts)
 	if err != nil {

@@ -75,10 +75,20 @@ type Result struct {
 // the handler's own event, or behind one whose handler waits for that. Two handlers that wait for
 // each other's keys are not detected: both waits end at the handlers' timeouts.
 //
-// Errors: those of Publish, ErrNotStarted also on a standby (nothing is accepted then), ErrWouldDeadlock, ErrCancelled,
-// *DeliveryError if a delivery was dead-lettered, otherwise ErrHeld if one is held, and with a store ErrShutdown if
-// Shutdown leaves the event there, and ErrLeaseLost if the bus has become a standby. If the result has the id, the event
-// was accepted: do not publish it again.
+// If the result has the id, the event was accepted: do not publish it again.
+//
+// Errors, besides those of Publish:
+//
+//   - ErrNotStarted: the bus is not started, or is a standby; the event is not accepted
+//   - ErrWouldDeadlock: the wait would not end
+//   - *DeliveryError: a delivery was dead-lettered
+//   - ErrHeld: a delivery is held, and none was dead-lettered
+//   - ErrCancelled: Cancel ended the event
+//
+// Errors with a store:
+//
+//   - ErrShutdown: Shutdown leaves the event in the store
+//   - ErrLeaseLost: the bus has become a standby
 func (b *Bus) PublishAndWait(ctx context.Context, eventType string, payload any, opts ...PublishOption) (Result, error) {
 	if err := b.ready(ctx); err != nil {
 		return Result{}, fmt.Errorf("PublishAndWait: %w", err)
