@@ -42,7 +42,7 @@ import (
 //   - ErrBatchTooLarge: the call emits too many events or bytes
 //   - ErrNoTransaction: a middleware cannot keep the events (WithoutEmit)
 //   - *EventError, *PayloadError, *OptionError, ErrNilContext: an argument is invalid
-//   - ErrDuplicateID: this call has emitted a different event with the ID or the IdempotencyKey
+//   - ErrDuplicateID: this call, or its transaction, has a different event with the ID or the IdempotencyKey
 //   - ErrStoreFailed: the bus reopens the store
 //   - ErrShutdown, and the context's error
 func Emit(ctx context.Context, eventType string, payload any, opts ...PublishOption) (EventID, error) {

@@ -83,7 +83,7 @@ type Result struct {
 //   - ErrWouldDeadlock: the wait would not end
 //   - *DeliveryError: a delivery was dead-lettered
 //   - ErrHeld: a delivery is held, and none was dead-lettered
-//   - ErrCancelled: Cancel ended the event
+//   - ErrCancelled: Cancel ended the event or a delivery
 //
 // Errors with a store:
 //
