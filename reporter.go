@@ -457,7 +457,7 @@ func (r *reporter) hollowPayload(goType string) {
 
 // throttled logs that a handler has asked everyone to wait.
 func (r *reporter) throttled(d *dispatch, at *door, delay time.Duration, why string) {
-	r.log.Warn("subscription throttled: its service wants everyone to wait",
+	r.log.Warn("subscription throttled",
 		append(fieldsOf(at), zap.Duration("delay", delay), zap.String("error", why), zap.Stringer("event_id", d.id))...)
 }
 

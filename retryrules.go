@@ -131,7 +131,7 @@ func (r RetryRule) String() string {
 		return b.String()
 	}
 	if r.BaseDelay == 0 {
-		return b.String() + " at once"
+		return b.String() + " without delay"
 	}
 	fmt.Fprintf(&b, " after %s", r.BaseDelay)
 	if p := r.policy(); p.BackoffMultiplier != 1 {

@@ -97,7 +97,7 @@ func ExampleParseRules() {
 	}
 	// Output:
 	// code Bank.*, retryable true: 4 attempts after 500ms × 2, jitter full
-	// type timeout: 2 attempts at once
+	// type timeout: 2 attempts without delay
 }
 
 func ExampleDocument_MarshalJSON() {

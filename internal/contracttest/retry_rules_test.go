@@ -138,7 +138,7 @@ func TestP7_RulesAreCopied(t *testing.T) {
 	}
 	spoil(rules)
 	spoil(bus.Explain("a").Targets[0].Rules)
-	require.Equal(t, "code X, type error, retryable true: 3 attempts at once", bus.Explain("a").Targets[0].Rules[0].String())
+	require.Equal(t, "code X, type error, retryable true: 3 attempts without delay", bus.Explain("a").Targets[0].Rules[0].String())
 }
 
 func TestP7_ExplainShowsTheRules(t *testing.T) {
@@ -164,7 +164,7 @@ func TestP7_ExplainShowsTheRules(t *testing.T) {
 		"     rule 0  \"bank\": code Bank.* or Card.Busy: 5 attempts after 1s × 1.5, at most 1m0s, jitter full  (billing)\n",
 		"     rule 1  is \"file already exists\" or \"context canceled\", as *fs.PathError or error: unlimited attempts after 1s, jitter proportional  (billing)\n",
 		"     rule 2  code *: 1 attempt  (billing)\n",
-		"     rule 0  code *: 2 attempts at once  (bus default)\n",
+		"     rule 0  code *: 2 attempts without delay  (bus default)\n",
 		", IncludeErrors A, B, ExcludeErrors no error\n",
 	} {
 		require.Contains(t, p.String(), line)
