@@ -138,7 +138,6 @@ func inBubble(t *testing.T, f func(t *testing.T) error) (failed error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { failed = f(t) })
 	return failed
-
 }
 
 func TestDocs_ChoosingOptions(t *testing.T) {

@@ -20,8 +20,8 @@ func TestBlocks(t *testing.T) {
 
 func TestBlocks_Refused(t *testing.T) {
 	for page, problem := range map[string]string{
-		"```go\na()\n":                             "line 1: the block has no end",
-		"```output\nx\n```\n":                      "line 1: output follows at once the code that prints it",
+		"```go\na()\n":        "line 1: the block has no end",
+		"```output\nx\n```\n": "line 1: output follows at once the code that prints it",
 		"```go\na()\n```\ntext\n```output\nx\n```": "line 5: output follows at once the code that prints it",
 	} {
 		_, err := docpage.Blocks(page)

@@ -90,6 +90,7 @@ type Collector struct {
 
 	mu                                                  sync.Mutex // guards the following
 	subscriptionLabels, destinationLabels, orphanLabels labels
+	samples                                             int // of the last scrape: the next one has about as many
 }
 
 var _ prometheus.Collector = (*Collector)(nil)
@@ -131,7 +132,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 // for its catalog.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	m := c.bus.Metrics()
-	s := &scrape{descs: &c.descs}
+	s := &scrape{descs: &c.descs, samples: make([]sample, 0, c.expected())}
 	s.addBus(&m)
 	if m.Store != nil {
 		s.addStore(&m)
@@ -154,6 +155,14 @@ func (c *Collector) label(s *scrape, m *eventbus.Metrics) {
 	s.addOrphaned(m.Orphaned, &c.orphanLabels)
 	s.addSubscriptions(m.Subscriptions, &c.subscriptionLabels, c.buckets)
 	s.addDestinations(m.Subscriptions, &c.subscriptionLabels, &c.destinationLabels)
+	c.samples = len(s.samples)
+}
+
+// expected returns the number of samples for which to make room: growing would copy them several times.
+func (c *Collector) expected() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.samples + c.samples/8
 }
 
 // labels chooses which names have series of their own. A name keeps its choice while it is there.
