@@ -19,12 +19,13 @@ func TestBlocks(t *testing.T) {
 }
 
 func TestBlocks_Refused(t *testing.T) {
-	for page, problem := range map[string]string{
-		"```go\na()\n":        "line 1: the block has no end",
-		"```output\nx\n```\n": "line 1: output follows at once the code that prints it",
-		"```go\na()\n```\ntext\n```output\nx\n```": "line 5: output follows at once the code that prints it",
+	const behindCode = "output follows at once the code that prints it"
+	for _, c := range []struct{ page, problem string }{
+		{"```go\na()\n", "line 1: the block has no end"},
+		{"```output\nx\n```\n", "line 1: " + behindCode},
+		{"```go\na()\n```\ntext\n```output\nx\n```", "line 5: " + behindCode},
 	} {
-		_, err := docpage.Blocks(page)
-		require.EqualError(t, err, problem)
+		_, err := docpage.Blocks(c.page)
+		require.EqualError(t, err, c.problem)
 	}
 }
