@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"github.com/surebus/eventbus"
 	busprometheus "github.com/surebus/eventbus/observe/prometheus"
 	"github.com/surebus/eventbus/store/sqlite"
