@@ -163,7 +163,7 @@ func (r *ActionReport) done() (done int, left string) {
 // without the lease, such as a standby, cancels incoming events itself. For other events it asks the bus that has the
 // lease.
 //
-// Errors: ErrUnknownEvent; ErrSettled if nothing is left to cancel; ErrNothingDone, with the reason, if what is left could not be
+// Errors: ErrUnknownEvent; ErrSettled if each delivery has settled; ErrNothingDone, with the reason, if the other deliveries could not be
 // cancelled; *OptionError; the context's, and then it is unknown whether a store has cancelled the event; ErrShutdown; ErrNoAnswer; the
 // store's.
 func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...ActionOption) (ActionReport, error) {
@@ -177,7 +177,7 @@ func (b *Bus) Cancel(ctx context.Context, id EventID, opts ...ActionOption) (Act
 // RetryNow blocks until the store, if there is one, has recorded the change. With By, Because or FromRequest, it adds
 // an entry to Audit. It is safe to repeat. A bus without the lease asks the bus that has it.
 //
-// Errors: ErrUnknownEvent; ErrSettled; ErrNothingDone, with the reason, if what is left has to wait; *OptionError; the context's;
+// Errors: ErrUnknownEvent; ErrSettled; ErrNothingDone, with the reason, if each unsettled delivery has to wait; *OptionError; the context's;
 // ErrShutdown; ErrNoAnswer; the store's.
 func (b *Bus) RetryNow(ctx context.Context, id EventID, opts ...ActionOption) (ActionReport, error) {
 	return b.actOn(ctx, AuditRetryNow, id, opts)
@@ -190,7 +190,7 @@ func (b *Bus) RetryNow(ctx context.Context, id EventID, opts ...ActionOption) (A
 // GiveUp blocks until the store, if there is one, has recorded the change. With By, Because or FromRequest, it adds an
 // entry to Audit. It is safe to repeat. A bus without the lease asks the bus that has it.
 //
-// Errors: ErrUnknownEvent; ErrSettled; ErrNothingDone, with the reason, if what is left could not be given up; *OptionError; the context's;
+// Errors: ErrUnknownEvent; ErrSettled; ErrNothingDone, with the reason, if no unsettled delivery could be given up; *OptionError; the context's;
 // ErrShutdown; ErrNoAnswer; the store's.
 func (b *Bus) GiveUp(ctx context.Context, id EventID, opts ...ActionOption) (ActionReport, error) {
 	return b.actOn(ctx, AuditGiveUp, id, opts)
@@ -307,7 +307,7 @@ func (op *operators) actHere(ctx context.Context, a *action) (err error) {
 	return op.journal.act(ctx, a, op.actionEntry(a))
 }
 
-// request asks another process for what is left of an action.
+// request asks another process to act on the deliveries that this process does not have.
 func (a *action) request() request {
 	o := &a.operator
 	r := request{Action: a.verb, Subscription: a.subscription, Probe: a.probe, Bulk: a.bulk, By: o.by, Why: o.why, Remote: o.remote, RequestID: o.requestID}

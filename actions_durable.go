@@ -13,8 +13,8 @@ import (
 	"github.com/surebus/eventbus/internal/room"
 )
 
-// actionPatience is how long an action waits for what is on its way: a transition that the store has not confirmed, or an event that is being
-// taken in.
+// actionPatience is how long an action waits for dispatches in transit: the store has not confirmed their transition, or the bus is taking
+// the event in.
 const actionPatience = time.Second
 
 func (j *durable) act(ctx context.Context, a *action, audit *AuditEntry) error {
@@ -129,9 +129,9 @@ func (j *durable) claimScheduled(ctx context.Context, a *action, do *acting) err
 	return err
 }
 
-// gather takes what the action is for out of memory, and claims what only the store has, until nothing of it is on its way.
+// gather takes the dispatches of the action out of memory, and claims those that only the store has, until none is in transit.
 func (j *durable) gather(ctx context.Context, a *action, do *acting) error {
-	// What was submitted before is in the store then: a delivery that is being split off has its record.
+	// An empty commit waits for earlier batches. Afterwards, each delivery that is being split off has its record.
 	if err := j.store.commit(ctx, newBatch(j.time)); err != nil {
 		return err
 	}
@@ -354,8 +354,8 @@ func (c *acting) addTo(w *batch) {
 	w.answer(c.answers, c.reply)
 }
 
-// isTakenBack reports whether a batch was refused because the process that has asked for the action does not wait any more. It is
-// carried out without an answer then: what it has taken out of memory cannot go back to its place.
+// isTakenBack reports whether a batch was refused because the process that asked for the action no longer waits. The action then
+// proceeds without an answer: the dispatches that it took out of memory cannot return to their places.
 func (c *acting) isTakenBack(refused *driver.RefusedError) bool {
 	if c == nil || c.answers == 0 || c.givesBack || refused.Request != c.answers {
 		return false
@@ -452,7 +452,7 @@ func (j *durable) applyAct(do *acting, err error) {
 			j.freeScheduled(r)
 		}
 	}
-	if len(do.hurried) > 0 { // also if nobody waits for the action any more
+	if len(do.hurried) > 0 { // also if the caller no longer waits
 		j.feeder.due.Ring()
 		j.feeder.wakeUp()
 	}

@@ -233,7 +233,7 @@ func (o *door) takeParked(b *Bus, takes func(*dispatch) bool) []*dispatch {
 func (m *machine) leave(a *action) {
 	for id, order := range a.standing {
 		r := a.reports[id]
-		if done, _ := r.done(); done == 0 { // first: from now on what is on its way goes on, as the error says
+		if done, _ := r.done(); done == 0 { // first: from now on dispatches in transit proceed, as the error says
 			m.cancelling.TakeBack(id, order)
 		}
 		for range order.TakeMet() {

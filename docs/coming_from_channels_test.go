@@ -14,7 +14,7 @@ import (
 func TestDocs_ComingFromChannels(t *testing.T) {
 	docpagetest.Page(t, "coming-from/channels.md",
 		docpagetest.Code(docsChannelsTheirs),
-		docpagetest.Code(docsChannelsOurs),
+		docpagetest.Code(docsOursInMemory),
 	)
 }
 
@@ -42,7 +42,8 @@ func docsChannelsTheirs(t *testing.T) error {
 	return nil
 }
 
-func docsChannelsOurs(t *testing.T) (failed error) {
+// docsOursInMemory is what three pages have as our side of the job.
+func docsOursInMemory(t *testing.T) (failed error) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		type Order struct{ ID string }

@@ -17,7 +17,7 @@ import (
 func TestDocs_ComingFromEventbusAsaskevich(t *testing.T) {
 	docpagetest.Page(t, "coming-from/eventbus-asaskevich.md",
 		docpagetest.Code(docsAsaskevichTheirs),
-		docpagetest.Code(docsAsaskevichOurs),
+		docpagetest.Code(docsOursInMemory),
 	)
 }
 
@@ -40,35 +40,6 @@ func docsAsaskevichTheirs(t *testing.T) error {
 	bus.WaitAsync()
 	require.False(t, isClosed(sent), "it calls no handler again")
 	return nil
-}
-
-func docsAsaskevichOurs(t *testing.T) (failed error) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx := t.Context()
-		type Order struct{ ID string }
-		sendMail, sent := failsOnce(func(o Order) string { return o.ID })
-		failed = func() error {
-			bus, err := eventbus.New()
-			if err != nil {
-				return err
-			}
-			_, err = bus.Subscribe("order.placed", eventbus.Typed(sendMail), eventbus.Named("mail"))
-			if err != nil {
-				return err
-			}
-			if err := bus.Start(ctx); err != nil {
-				return err
-			}
-
-			if _, err := bus.Publish(ctx, "order.placed", Order{ID: "o-17"}); err != nil {
-				return err
-			}
-
-			return bus.Shutdown(ctx) // waits until the event has settled, retries included
-		}()
-		require.True(t, isClosed(sent))
-	})
-	return failed
 }
 
 // What the page says of the other library, beside the code that it shows.

@@ -14,14 +14,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/require"
 
-	"github.com/surebus/eventbus"
 	"github.com/surebus/eventbus/internal/docpage/docpagetest"
 )
 
 func TestDocs_ComingFromWatermill(t *testing.T) {
 	docpagetest.Page(t, "coming-from/watermill.md",
 		docpagetest.Code(docsWatermillTheirs),
-		docpagetest.Code(docsWatermillOurs),
+		docpagetest.Code(docsOursInMemory),
 	)
 }
 
@@ -62,35 +61,6 @@ func docsWatermillTheirs(t *testing.T) (failed error) {
 			}
 
 			return errors.Join(router.Close(), <-ended)
-		}()
-		require.True(t, isClosed(sent))
-	})
-	return failed
-}
-
-func docsWatermillOurs(t *testing.T) (failed error) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx := t.Context()
-		type Order struct{ ID string }
-		sendMail, sent := failsOnce(func(o Order) string { return o.ID })
-		failed = func() error {
-			bus, err := eventbus.New()
-			if err != nil {
-				return err
-			}
-			_, err = bus.Subscribe("order.placed", eventbus.Typed(sendMail), eventbus.Named("mail"))
-			if err != nil {
-				return err
-			}
-			if err := bus.Start(ctx); err != nil {
-				return err
-			}
-
-			if _, err := bus.Publish(ctx, "order.placed", Order{ID: "o-17"}); err != nil {
-				return err
-			}
-
-			return bus.Shutdown(ctx) // waits until the event has settled, retries included
 		}()
 		require.True(t, isClosed(sent))
 	})

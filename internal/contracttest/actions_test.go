@@ -291,6 +291,7 @@ func TestV1_AnUntouchedIsolatedEventIsForgotten(t *testing.T) {
 			_, err = bus.Publish(t.Context(), "y", nil, eventbus.ID(id))
 			require.NoError(t, err, "with another type: the id is free")
 		}
+		synctest.Wait()
 		requireBalanced(t, bus)
 	}, eventbus.WithIsolation())
 }
