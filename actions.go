@@ -232,10 +232,13 @@ func (op *operators) nothingDone(ctx context.Context, a *action, r *ActionReport
 	case len(r.Deliveries) > 0:
 		return nil
 	}
-	if a.subscription != "" {
-		if others, err := op.isUnsettled(ctx, r.Event); err != nil || others {
-			return cmp.Or(err, fmt.Errorf("%w for the subscription %q, and not for others", ErrSettled, shorten(a.subscription)))
-		}
+	switch others, err := op.isUnsettled(ctx, r.Event); {
+	case err != nil:
+		return err
+	case others && a.subscription != "":
+		return fmt.Errorf("%w for the subscription %q, and not for others", ErrSettled, shorten(a.subscription))
+	case others: // a visited dispatch
+		return ErrSettled
 	}
 	if settled, err := op.journal.settledOf(ctx, r.Event); err != nil || len(settled) > 0 {
 		return cmp.Or(err, ErrSettled)

@@ -144,7 +144,7 @@ func (j *durable) gather(ctx context.Context, a *action, do *acting) error {
 		}
 		if err != nil || len(free)+len(moving) == 0 || j.time.Nanos()-began > int64(actionPatience) || !j.time.Sleep(ctx, pause) {
 			for _, r := range append(rest, moving...) {
-				if a.subscription == "" || slices.ContainsFunc(r.left(), a.names) {
+				if r.incoming && a.subscription == "" || slices.ContainsFunc(r.left(), a.names) {
 					j.foundRecord(a, r, false)
 				}
 			}
@@ -203,10 +203,10 @@ func (j *durable) comesInTurn(a *action, r *record) bool {
 	return a.verb == AuditRetryNow && r.Key != "" && j.feeder.runs.Load()
 }
 
-// claims reports whether an action is for a record that is free.
+// claims reports whether an action is for a record that is free. A visited one has no target left, and settles by itself.
 func (a *action) claims(r *record) bool {
 	left := r.left()
-	return !(a.verb == AuditRetryNow && r.State != driver.Waiting) && (a.subscription == "" || len(left) == 1 && a.names(left[0]))
+	return (a.verb != AuditRetryNow || r.State == driver.Waiting) && (len(left) == 1 && a.names(left[0]) || len(left) > 1 && a.subscription == "")
 }
 
 // left returns the names of the targets that are left.

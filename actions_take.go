@@ -346,14 +346,14 @@ func (a *action) isOf(s *Subscription) bool {
 	return a.subscription == "" || a.subscription == s.id || a.same.Has(s.id)
 }
 
-// concerns reports whether an action is for a dispatch: for all of it, or for a target that is left.
+// concerns reports whether an action is for a target of a dispatch that is left.
 func (a *action) concerns(d *dispatch, next int32) bool {
-	return a.events[d.id] && (a.subscription == "" || slices.ContainsFunc(d.to.subscriptions[next:], a.isOf))
+	return a.events[d.id] && slices.ContainsFunc(d.to.subscriptions[next:], a.isOf)
 }
 
-// selects reports whether an action is for the next delivery of a dispatch.
+// selects reports whether an action is for the next delivery of a dispatch. A visited one has none, and settles by itself.
 func (a *action) selects(d *dispatch, next int32) bool {
-	return a.events[d.id] && (a.subscription == "" || int(next) < len(d.to.subscriptions) && a.isOf(d.to.subscriptions[next]))
+	return a.events[d.id] && int(next) < len(d.to.subscriptions) && a.isOf(d.to.subscriptions[next])
 }
 
 // found adds what was found of a dispatch to the report of its event.
