@@ -156,7 +156,7 @@ func (r *ActionReport) done() (done int, left string) {
 // ends with the cause ErrCancelled, and its result is ignored. Cancel does not wait for that call, not even in the
 // event's own handler; until it returns it is an abandoned call (MaxAbandoned). Cancel undoes nothing at subscriptions
 // that have handled the event. If no call had begun, the id and the idempotency key of the event can be used again. For
-// an event of an earlier process, this holds only if it was scheduled, or has several coupled subscriptions.
+// an event that only the store had, such as one of an earlier process, this holds only if it was scheduled.
 //
 // Cancel blocks until the store, if there is one, has recorded the change. With By, Because or FromRequest, it adds an
 // entry to Audit. It is safe to repeat. In memory, Cancel does not find an event while an observer delays it. A bus

@@ -241,6 +241,9 @@ func (j *durable) claimFree(ctx context.Context, a *action, free []*record, do *
 		if a.verb == AuditRetryNow {
 			j.foundRecord(a, r, true)
 			r.Due, r.Leased = j.time.Now().UTC, false
+			if r.Key != "" { // if this lease goes on, no claim finds one that waits. See driver.ClaimDue
+				r.State, r.Due = driver.Ready, time.Time{}
+			}
 			if a.isOperators() {
 				r.retriedBy(a.operator.by)
 			}
@@ -281,14 +284,6 @@ func (j *durable) endPlaces(do *acting) {
 		j.machine.endPlace(p)
 	}
 	do.places = nil
-}
-
-// retriedBy notes who has ordered RetryNow.
-func (r *record) retriedBy(by string) {
-	if r.progress == nil {
-		r.progress = &recordProgress{}
-	}
-	r.progress.RetriedBy = &by
 }
 
 // foundRecord adds a record that only the store has to the report of its event.

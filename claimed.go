@@ -47,17 +47,10 @@ func (f *feeder) load(r *record) *dispatch {
 // waiterLocked returns the wait for a claimed record, or nil. A replay has the id of its event, and nothing waits for it.
 func (f *feeder) waiterLocked(r *record, d *dispatch) *waiter {
 	waiter := f.waiters[d.id]
-	if waiter == nil || !r.Own || r.replay != nil || r.State == driver.Parked && waiter.holds(r.Door) {
+	if waiter == nil || !r.Own || r.replay != nil || d.story != nil && d.story.unawaited {
 		return nil
 	}
 	return waiter
-}
-
-// holds reports whether the wait for a delivery to a subscription has ended because it is held.
-func (w *waiter) holds(name string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Contains(w.heldAt, name)
 }
 
 // divide divides the claimed records that cannot become one dispatch each, and returns those to
@@ -121,9 +114,7 @@ func (f *feeder) apply(ctx context.Context, w *batch) (err error) {
 func (f *feeder) divideRecord(w *batch, r *record) (entering []*record, names []string) {
 	b := f.bus
 	to, missing := b.registry.targetsOfRecord(r)
-	for _, i := range missing {
-		names = append(names, r.Targets[i])
-	}
+	names = r.namesOf(missing)
 	switch {
 	case r.State == driver.Scheduled:
 		if len(missing) > 0 { // its copies are divided when they are claimed
@@ -135,50 +126,48 @@ func (f *feeder) divideRecord(w *batch, r *record) (entering []*record, names []
 	}
 	d := b.durable.decodeRow(r, to)
 	missing = slices.DeleteFunc(missing, func(i int) bool { return i < int(d.next) })
+	names = r.namesOf(missing)
 	isolates := to.hasIsolated() && len(r.Targets) > 1 && !d.isVisited()
+	f.mu.Lock()
+	waiter := f.waiterLocked(r, d)
+	f.mu.Unlock()
 	part, attempts := d.story != nil && d.story.part, int(d.attempt)
 	switch {
 	case len(missing) == 0 && !isolates:
 		return []*record{r}, names
 	case d.isLast() && !isolates: // the record itself parks
 		d.narrow()
+		if waiter != nil {
+			d.ensureStory().unawaited = true
+		}
 		parked := b.durable.updatedRecord(w, d, driver.Parked, 0)
 		parked.Door, parked.Due = r.Targets[d.next], r.Due
 		w.Update = append(w.Update, parked)
 		b.durable.countDivided(r, parked)
-		f.divideWait(r, d, part, attempts, 0, missing)
+		waiter.divided(0, names, part, attempts)
 		return nil, names
 	}
-	parts := b.durable.parts(w, r, d, missing)
+	parts := b.durable.parts(w, r, d, missing, waiter != nil)
 	w.Delete = append(w.Delete, r.Ref)
 	for _, part := range parts {
 		w.New = append(w.New, part.Record)
 	}
 	b.durable.countDivided(r, w.New[len(w.New)-len(parts):]...)
 	entering = slices.DeleteFunc(parts, func(part *record) bool { return !part.Leased })
-	f.divideWait(r, d, part, attempts, len(entering), missing)
+	waiter.divided(len(entering), names, part, attempts)
 	return entering, names
 }
 
-// divideWait makes the wait for an event, if its record is divided, one for the dispatches that enter. The deliveries to
-// missing subscriptions are held: without a place in the count, one that a new subscription claims would end the wait
-// for another.
-func (f *feeder) divideWait(r *record, d *dispatch, part bool, attempts, entering int, missing []int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	waiter := f.waiterLocked(r, d)
-	if waiter == nil {
-		return
+// namesOf returns the names of some targets.
+func (r *record) namesOf(targets []int) (names []string) {
+	for _, i := range targets {
+		names = append(names, r.Targets[i])
 	}
-	names := make([]string, len(missing))
-	for i, at := range missing {
-		names[i] = r.Targets[at]
-	}
-	waiter.divided(entering, names, part, attempts)
+	return names
 }
 
-// parts returns the records that replace one with several targets.
-func (j *durable) parts(w *batch, r *record, d *dispatch, missing []int) (parts []*record) {
+// parts returns the records that replace one with several targets. If the event is awaited, the wait for those that are missing ends.
+func (j *durable) parts(w *batch, r *record, d *dispatch, missing []int, awaited bool) (parts []*record) {
 	next, due := int(d.next), d.takeNotBefore()
 	together := *r.Record // the targets that stay in one record, with the progress of all
 	together.Ref, together.Targets = 0, slices.Clone(r.Targets[:next])
@@ -194,6 +183,9 @@ func (j *durable) parts(w *batch, r *record, d *dispatch, missing []int) (parts 
 		split := d.splitOff(d.to.policy())
 		if i == next && due != 0 {
 			split.ensureStory().notBefore, split.row().asleep = due, d.row().asleep
+		}
+		if isMissing && awaited {
+			split.ensureStory().unawaited = true
 		}
 		part := j.encodeRow(w, split, driver.Ready)
 		if i == next && r.State != driver.Ready { // it waits, or is parked, as it was

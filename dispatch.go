@@ -391,6 +391,7 @@ func (d *dispatch) splitOff(policy *mergedPolicy) *dispatch {
 	}
 	if d.story != nil {
 		split.story = d.story.at(s)
+		split.story.unawaited = d.story.unawaited
 		if f := split.lastFailure(); f != nil {
 			split.attempt = f.attempt
 		}

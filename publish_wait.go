@@ -264,8 +264,11 @@ func (w *waiter) held(s *Subscription, part bool, attempts int) {
 }
 
 // divided records that a dispatch became others, and deliveries that are held at missing subscriptions. The wait for
-// those ends.
+// those ends. There may be no waiter.
 func (w *waiter) divided(others int, missing []string, part bool, attempts int) {
+	if w == nil {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.heldAt = append(w.heldAt, missing...)
@@ -283,10 +286,9 @@ func (w *waiter) giveUp(why error) {
 	defer w.mu.Unlock()
 	if w.pending > 0 {
 		w.pending, w.why = 1, why
-		if w.endedLocked(Stored, false, 0) {
+		if w.endedLocked(Stored, false, 0) { // others that still run may end, or be split
 			w.answer()
 		}
-		w.pending = math.MinInt32 / 2 // others that still run may end, or be split
 	}
 }
 
@@ -298,7 +300,11 @@ func (w *waiter) endedLocked(o Outcome, part bool, attempts int) (last bool) {
 		w.attempts = max(w.attempts, int32(attempts))
 	}
 	w.pending--
-	return w.pending == 0
+	if w.pending != 0 {
+		return false
+	}
+	w.pending = math.MinInt32 / 2 // it has its answer
+	return true
 }
 
 // wouldDeadlock reports whether an event would queue behind a dispatch that ends only after the

@@ -285,10 +285,8 @@ func (r *registry) targetsOfRecord(of *record) (to *targets, missing []int) {
 	}
 	r.mu.Unlock()
 	to.retry = r.retryInForce(to.subscriptions)
-	if of.State == driver.Scheduled || len(of.Targets) > 1 && !to.hasIsolated() {
+	if of.State == driver.Scheduled { // its copies do not exist yet. Otherwise no record tells how many its event had
 		to.dispatches = 1
-	}
-	if of.State == driver.Scheduled { // its copies do not exist yet
 		r.isolate(to, slices.ContainsFunc(to.subscriptions, r.hasEnded))
 	}
 	return to, missing

@@ -100,6 +100,7 @@ type recordProgress struct {
 	ParkedFor     time.Duration  `json:"parked_for,omitempty"`
 	Budgets       []recordBudget `json:"budgets,omitempty"`
 	Part          bool           `json:"part,omitempty"` // it was split off: its outcome is not the event's
+	Unawaited     bool           `json:"unawaited,omitempty"` // PublishAndWait no longer waits for it: it was held
 	Snoozes       int            `json:"snoozes,omitempty"`
 	Destination   string         `json:"destination,omitempty"` // of the next target, once it was asked
 	AsleepFor     time.Duration  `json:"asleep_for,omitempty"`  // how long it is snoozed until Due; 0 for a wait for a retry
@@ -169,7 +170,7 @@ func (j *durable) updatedRecord(w *batch, d *dispatch, state driver.State, passe
 	}
 	if s := d.story; s != nil {
 		p.Omitted, p.OmittedHere, p.FirstFailures = int(s.omitted), int(s.omittedHere), int(s.first)
-		p.PreviousDelay, p.ParkedFor, p.Part = s.previous, s.parked, s.part
+		p.PreviousDelay, p.ParkedFor, p.Part, p.Unawaited = s.previous, s.parked, s.part, s.unawaited
 		if s.notBefore != 0 {
 			p.AsleepFor = d.row().asleep
 		}
@@ -291,6 +292,14 @@ func (r *record) dueAfter(now time.Time) time.Time {
 	return r.Due
 }
 
+// retriedBy notes who has ordered RetryNow.
+func (r *record) retriedBy(by string) {
+	if r.progress == nil {
+		r.progress = &recordProgress{}
+	}
+	r.progress.RetriedBy = &by
+}
+
 // delayedSince returns when the delay began that ends at Due, or the zero time.
 func (r *record) delayedSince() time.Time {
 	switch p := r.progress; {
@@ -320,7 +329,7 @@ func (j *durable) decodeProgress(d *dispatch, p *recordProgress, now timeline.In
 	d.next, d.attempt = int32(p.Next), int32(p.Attempts)
 	d.story = &story{
 		omitted: int32(p.Omitted), omittedHere: int32(p.OmittedHere), first: uint8(p.FirstFailures),
-		previous: p.PreviousDelay, parked: p.ParkedFor, part: p.Part,
+		previous: p.PreviousDelay, parked: p.ParkedFor, part: p.Part, unawaited: p.Unawaited,
 	}
 	for _, f := range withErrors(p.Failures) {
 		kept := failure{

@@ -477,3 +477,69 @@ func TestV4_APartOfARequestThatWasTakenBack(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A bus that has just acquired the lease carries out what was asked of the one before it. A delivery that waits for a retry goes on
+// under the same lease, in the order of its key.
+func TestV2_RetryNowIsCarriedOutAtATakeOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		earlier, _ := disk.open(t, eventbus.WithRetry(retry(5, 10*time.Hour)))
+		disk.handles(t, earlier, "mail", func(string, int) error { return errBoom })
+		start(t, earlier)
+		id := mustPublish(t, earlier, "a", "x", eventbus.Key("k"))
+		time.Sleep(time.Second)
+		shutdown(t, earlier)
+		first, process := disk.stopped(t, "mail")
+		second, _ := disk.standby(t, "mail")
+		waits := startLater(t, second)
+		require.Equal(t, []string{"mail x 1"}, disk.took())
+
+		process.stop()
+		tool := disk.tool(t)
+		answer := make(chan error, 1)
+		go func() {
+			_, err := tool.RetryNow(t.Context(), id)
+			answer <- err
+		}()
+		time.Sleep(time.Second)
+		disk.Kill(process.Store)
+		require.NoError(t, <-answer)
+		process.goOn()
+		require.NoError(t, <-waits)
+		mustPublish(t, second, "a", "y", eventbus.Key("k"))
+		require.Equal(t, []string{"mail x 2", "mail y 1"}, disk.took())
+		shutdown(t, tool)
+		shutdown(t, second)
+		disk.crash(first)
+	})
+}
+
+// After a crash the records that an event has left do not tell that an isolated subscription has handled it.
+func TestV1_AnEventThatAnEarlierProcessHandledIsNotForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		open := func() *eventbus.Bus {
+			bus, _ := disk.open(t)
+			for _, name := range []string{"a", "b"} {
+				require.NoError(t, disk.handles(t, bus, name, nil).Pause())
+			}
+			disk.handles(t, bus, "alone", nil, eventbus.Isolated())
+			start(t, bus)
+			return bus
+		}
+		first := open()
+		once := []eventbus.PublishOption{eventbus.ID(eventbus.NewEventID()), eventbus.IdempotencyKey("k")}
+		id := mustPublish(t, first, "x", "1", once...)
+		require.Equal(t, []string{"alone 1 1"}, disk.took())
+		disk.crash(first)
+
+		bus := open()
+		r, err := bus.Cancel(t.Context(), id)
+		require.NoError(t, err)
+		require.False(t, r.Forgotten)
+		mustPublish(t, bus, "x", "1", once...)
+		time.Sleep(time.Minute)
+		require.Empty(t, disk.took(), "it is a repetition")
+		shutdown(t, bus)
+	})
+}

@@ -566,3 +566,45 @@ func TestD7_HeldAtARetiredNameOnAStore(t *testing.T) {
 		})
 	}
 }
+
+// A delivery that is held under a later name than the recorded one, and that only the store has, is not awaited again when it is claimed.
+func TestD7_HeldUnderALaterNameOnAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithIsolation(), eventbus.WithConcurrency(2), eventbus.WithQueueCapacity(10))
+		free := make(chan struct{})
+		mustSubscribe(t, bus, "blocks", until(free), eventbus.Named("blocks"), eventbus.Timeout(time.Hour))
+		var slowEnded atomic.Bool
+		mustSubscribe(t, bus, "order", func(context.Context, eventbus.Event) error {
+			time.Sleep(time.Hour)
+			slowEnded.Store(true)
+			return nil
+		}, eventbus.Named("slow"), eventbus.Timeout(2*time.Hour))
+		first := mustSubscribe(t, bus, "{order,fill}", ok, eventbus.Named("crm"))
+		start(t, bus)
+		require.NoError(t, first.Pause())
+		for range eventbus.DefaultLineCapacity + 1 { // more than memory keeps in a line
+			mustPublish(t, bus, "fill", nil)
+		}
+		for range 20 { // more than the queue has room for: the store has the next event, too
+			mustPublish(t, bus, "blocks", nil)
+		}
+		synctest.Wait()
+		var (
+			wait sync.WaitGroup
+			err  error
+		)
+		wait.Go(func() { _, err = bus.PublishAndWait(t.Context(), "order", nil) })
+		synctest.Wait()
+		require.NoError(t, first.Detach())
+		second := mustSubscribe(t, bus, "{order,fill}", ok, eventbus.Named("customers"), eventbus.Formerly("crm"))
+		require.NoError(t, second.Pause())
+		close(free)
+		time.Sleep(time.Minute) // it is held, and in the store
+		require.NoError(t, second.Resume())
+		wait.Wait()
+		require.True(t, slowEnded.Load(), "the wait ends with the last delivery")
+		require.ErrorIs(t, err, eventbus.ErrHeld)
+		shutdown(t, bus)
+	})
+}
