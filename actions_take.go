@@ -233,10 +233,8 @@ func (o *door) takeParked(b *Bus, takes func(*dispatch) bool) []*dispatch {
 func (m *machine) leave(a *action) {
 	for id, order := range a.standing {
 		r := a.reports[id]
-		if done, _ := r.done(); done == 0 { // first: from now on dispatches in transit proceed, as the error says
-			m.cancelling.TakeBack(id, order)
-		}
-		for range order.TakeMet() {
+		done, _ := r.done()
+		for range m.cancelling.TakeMet(id, order, done > 0) { // if nothing was done, those in transit proceed, as the error says
 			r.Deliveries = append(r.Deliveries, ActedDelivery{State: DispatchRunning, Done: true})
 		}
 	}

@@ -14,8 +14,8 @@ type Order struct {
 	taken bool // the giver does not count any more
 }
 
-// TakeMet returns how many items were met for the giver since the last call. It counts no more, unless it gives the order again.
-func (o *Order) TakeMet() int64 {
+// takeMet returns how many items were met for the giver since the last call. It counts no more, unless it gives the order again.
+func (o *Order) takeMet() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	met := o.met
@@ -133,10 +133,19 @@ func (o *Orders[K]) clearLocked() {
 	o.n.Store(0)
 }
 
-// TakeBack takes an order back that a caller has given, unless others have given it too.
-func (o *Orders[K]) TakeBack(key K, own *Order) {
+// TakeMet returns how many items were met for the giver of an order since it gave it. It counts no more. If it was none and keeps is
+// not set, the order is taken back, unless others have given it too: once one was met, those that follow must be.
+func (o *Orders[K]) TakeMet(key K, own *Order, keeps bool) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	met := own.takeMet()
+	if met == 0 && !keeps {
+		o.takeBackLocked(key, own)
+	}
+	return met
+}
+
+func (o *Orders[K]) takeBackLocked(key K, own *Order) {
 	stands := o.orders[key]
 	if stands == nil {
 		return

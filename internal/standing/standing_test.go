@@ -24,8 +24,8 @@ func TestOrdersStandUntilTheirTime(t *testing.T) {
 	require.False(t, o.Meets("c", at(9)))
 	o.Give("a", nil, 6, 8)
 	require.True(t, o.Meets("a", at(9)), "a shorter one does not end it")
-	require.EqualValues(t, 2, a.TakeMet())
-	require.Zero(t, a.TakeMet())
+	require.EqualValues(t, 2, o.TakeMet("a", a, true))
+	require.Zero(t, o.TakeMet("a", a, true))
 	o.Give("a", a, 10, 20) // it was over
 	o.Withdraw("b")
 	require.False(t, o.Meets("b", at(11)))
@@ -50,14 +50,14 @@ func TestOrdersOfSeveralGivers(t *testing.T) {
 	a := o.Give("a", nil, 0, 10)
 	require.Same(t, a, o.Give("a", a, 1, 11), "the same giver")
 	b := o.Give("a", nil, 2, 12)
-	o.TakeBack("a", a)
+	require.Zero(t, o.TakeMet("a", a, false))
 	require.True(t, o.Stands("a", at(9)))
-	o.TakeBack("a", b)
+	require.Zero(t, o.TakeMet("a", b, false))
 	require.False(t, o.Stands("a", nil))
 	later := o.Give("a", nil, 3, 13)
-	o.TakeBack("a", a)
+	require.Zero(t, o.TakeMet("a", a, false))
 	require.True(t, o.Stands("a", at(9)), "it is another one")
-	o.TakeBack("a", later)
+	require.Zero(t, o.TakeMet("a", later, false))
 	require.False(t, o.Stands("a", nil))
 }
 
@@ -67,14 +67,31 @@ func TestItemsThatWereMetCountForOneGiver(t *testing.T) {
 	a := o.Give("a", nil, 0, 10)
 	b := o.Give("a", nil, 1, 11)
 	require.True(t, o.Meets("a", at(2)))
-	require.Zero(t, b.TakeMet())
-	require.EqualValues(t, 1, a.TakeMet())
+	require.Zero(t, o.TakeMet("a", b, true))
+	require.EqualValues(t, 1, o.TakeMet("a", a, true))
 	require.True(t, o.Meets("a", at(3)), "it stands, and no giver counts")
 	later := o.Give("a", nil, 4, 14)
 	require.True(t, o.Meets("a", at(5)))
-	require.EqualValues(t, 1, later.TakeMet())
-	require.Zero(t, a.TakeMet()+b.TakeMet())
+	require.EqualValues(t, 1, o.TakeMet("a", later, true))
+	require.Zero(t, o.TakeMet("a", a, true)+o.TakeMet("a", b, true))
 	require.Same(t, a, o.Give("a", a, 6, 16))
 	require.True(t, o.Meets("a", at(7)))
-	require.EqualValues(t, 1, a.TakeMet())
+	require.EqualValues(t, 1, o.TakeMet("a", a, true))
+}
+
+// An order by which an item has ended stays, for those that follow.
+func TestV1_AnOrderThatWasMetStays(t *testing.T) {
+	var o standing.Orders[string]
+	a := o.Give("a", nil, 0, 10)
+	require.True(t, o.Meets("a", at(1)))
+	require.EqualValues(t, 1, o.TakeMet("a", a, false))
+	require.True(t, o.Meets("a", at(2)))
+}
+
+// An order by which nothing has ended stays if its giver keeps it.
+func TestV1_AKeptOrderStays(t *testing.T) {
+	var o standing.Orders[string]
+	a := o.Give("a", nil, 0, 10)
+	require.Zero(t, o.TakeMet("a", a, true))
+	require.True(t, o.Meets("a", at(1)))
 }
