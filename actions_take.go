@@ -378,9 +378,9 @@ func (a *action) any() bool {
 
 // fresh counts the dispatches of an event that Cancel has ended before a call began.
 type fresh struct {
-	one   *dispatch // that was published, and not split off
-	ended int
-	split int // deliveries that were split off
+	one           *dispatch // that was published, and not split off
+	wholes, parts int       // those like one, and those that were split off
+	split         int       // deliveries that were split off from the wholes
 }
 
 // cancelsFresh notes a dispatch that Cancel ends.
@@ -389,8 +389,10 @@ func (a *action) cancelsFresh(d *dispatch) {
 		return
 	}
 	f := a.fresh[d.id]
-	if f.ended++; d.to.dispatches > 0 {
-		f.one, f.split = d, f.split+d.splits()
+	if d.to.dispatches > 0 {
+		f.one, f.wholes, f.split = d, f.wholes+1, f.split+d.splits()
+	} else {
+		f.parts++
 	}
 	a.fresh[d.id] = f
 }
@@ -399,7 +401,7 @@ func (a *action) cancelsFresh(d *dispatch) {
 func (a *action) freed() (all []*dispatch) {
 	for id, f := range a.fresh {
 		r := a.reports[id]
-		if f.one != nil && f.ended == f.one.to.dispatches+f.split && len(r.Deliveries) == f.ended {
+		if f.one != nil && f.wholes == f.one.to.dispatches && f.parts == f.split && len(r.Deliveries) == f.wholes+f.parts {
 			r.Forgotten = true
 			all = append(all, f.one)
 		}

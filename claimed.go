@@ -197,11 +197,11 @@ func (j *durable) parts(w *batch, r *record, d *dispatch, missing []int, awaited
 		parts = append(parts, w.decode(part))
 	}
 	if len(together.Targets) > next {
-		if slices.Contains(missing, next) { // for which it waits
+		if together.Targets[next] != r.Targets[next] { // the part that it waited for waits alone
 			together.State, together.Door, together.Destination, together.Due = driver.Ready, "", "", time.Time{}
-		}
-		if r.progress != nil && together.Targets[next] != r.Targets[next] {
-			together.Progress = w.encode(r.progress.onward())
+			if r.progress != nil {
+				together.Progress = w.encode(r.progress.onward())
+			}
 		}
 		together.Leased = true
 		parts = append(parts, w.decode(&together))

@@ -543,3 +543,20 @@ func TestV1_AnEventThatAnEarlierProcessHandledIsNotForgotten(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A delivery that was split off from a dispatch that has handled the event does not stand for that dispatch.
+func TestV1_APartOfAHandledDispatchIsNoUntouchedEvent(t *testing.T) {
+	onBoth(t, func(t *testing.T, bus *eventbus.Bus) {
+		require.NoError(t, mustSubscribe(t, bus, "*", ok, eventbus.Named("alone"), eventbus.Isolated()).Pause())
+		mustSubscribe(t, bus, "*", ok, eventbus.Named("handles"))
+		require.NoError(t, mustSubscribe(t, bus, "*", ok, eventbus.Named("waits")).Pause())
+		require.NoError(t, bus.Start(t.Context()))
+		id := mustPublish(t, bus, "x", nil, eventbus.ID(eventbus.NewEventID()))
+		time.Sleep(time.Second)
+		r, err := bus.Cancel(t.Context(), id)
+		require.NoError(t, err)
+		require.Equal(t, []string{"alone parked done", "waits parked done"}, found(r))
+		require.False(t, r.Forgotten)
+		requireBalanced(t, bus)
+	})
+}

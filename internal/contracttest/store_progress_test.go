@@ -274,3 +274,28 @@ func TestL6_AnEventWithNothingLeftIsListed(t *testing.T) {
 		shutdown(t, bus)
 	})
 }
+
+// A target that an earlier process has tried, and that is isolated now, waits for its retry alone.
+func TestD10_AnIsolatedRetryDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		fails := eventbus.Retry(retry(5, 10*time.Hour))
+		first, _ := disk.open(t)
+		disk.handles(t, first, "stock", func(string, int) error { return errBoom }, fails)
+		disk.handles(t, first, "mail", nil)
+		start(t, first)
+		mustPublish(t, first, "a", "x", eventbus.Key("k"))
+		require.Equal(t, []string{"stock x 1"}, disk.took())
+		shutdown(t, first)
+
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "stock", nil, fails, eventbus.Isolated())
+		disk.handles(t, bus, "mail", nil)
+		start(t, bus)
+		require.Equal(t, []string{"mail x 2"}, disk.took())
+		time.Sleep(11 * time.Hour)
+		require.Equal(t, []string{"stock x 2"}, disk.took())
+		shutdown(t, bus)
+		require.Empty(t, disk.Dump().Records)
+	})
+}

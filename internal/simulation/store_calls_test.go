@@ -89,6 +89,7 @@ func (m *storeModel) begins(ctx context.Context, p *storeProcess, sub *storeSub,
 			case other == d || other.handled:
 			case other.call.runs() && !other.loose:
 				m.failf(e, "s%d is called, and handles e%d of the same key", sub.index, other.event.n)
+			case other.endsAsItSubscribes(sub):
 			case m.overtakes(sub.index, r, other.record) && !other.loose && !d.loose && !m.isLate(other.record): // that one calls no handler
 				m.failf(e, "s%d is called before e%d of the same key", sub.index, other.event.n)
 			}

@@ -16,12 +16,20 @@ type storeAct struct {
 	*simVerb
 	until     time.Time // when it can end nothing any more, or zero: it has not returned, or its outcome is unknown
 	nothing   bool      // it has returned that it did nothing
+	since     []int     // storeSub.since of each, when it began
 	cancelled []*storeDelivery
 }
 
 // lasts reports whether deliveries may still end for an action.
 func (a *storeAct) lasts() bool {
 	return !a.nothing && (a.until.IsZero() || time.Now().Before(a.until))
+}
+
+// endsAsItSubscribes reports whether a delivery may be about to end for an action, which began before its subscription was made: that
+// one does not know of it.
+func (d *storeDelivery) endsAsItSubscribes(of *storeSub) bool {
+	acts := append(d.event.actsOn(eventbus.AuditCancel, d.sub), d.event.actsOn(eventbus.AuditGiveUp, d.sub)...)
+	return slices.ContainsFunc(acts, func(a *storeAct) bool { return a.since[d.sub] != of.since })
 }
 
 // actsOn returns the actions for which something may happen to a delivery now.
@@ -84,6 +92,9 @@ func (p *storeProcess) act(rng *rand.Rand) {
 	defer cancel()
 	a := &storeAct{simVerb: v}
 	s.mu.Lock()
+	for _, sub := range s.subs {
+		a.since = append(a.since, sub.since)
+	}
 	e.acts = append(e.acts, a)
 	attempts := e.attempts
 	s.logf("%s e%d, beside=%v", v, e.n, p.beside)

@@ -168,11 +168,16 @@ func (s *simulation) forgets(e *simEvent, v *simVerb, ends []*simDispatch, found
 	touched := func(d *simDispatch) bool {
 		return d.attempt > 0 || d.called || len(d.handled) > 0 || len(d.failures) > 0 || d.replays > 0
 	}
-	all, whole := e.dispatches, false
+	wholes, parts, splits := 0, 0, 0
 	for _, d := range ends {
-		all, whole = all+d.splits, whole || !d.part
+		if splits += d.splits; d.part {
+			parts++
+		} else {
+			wholes++
+		}
 	}
-	should := v.endsAll() && whole && found == len(ends) && !slices.ContainsFunc(ends, touched) && (ends[0].state == "scheduled" || len(ends) == all)
+	all := wholes == e.dispatches && parts == splits // of none that has ended before
+	should := v.endsAll() && wholes > 0 && found == len(ends) && !slices.ContainsFunc(ends, touched) && (ends[0].state == "scheduled" || all)
 	simCheck(is == should, "%s of e%d frees its id: %v, and should: %v; it has %d dispatches, of which %d end", v, e.number, is, should, e.dispatches, len(ends))
 	if is {
 		s.model.forget(e)
@@ -250,6 +255,7 @@ func (s *simulation) endBy(v *simVerb, d *simDispatch) {
 	m, ends, runs := s.model, d, d.state == "running"
 	if v.of != "" && len(d.rest) > 1 {
 		split := d.split()
+		d.splits++
 		m.ledger.Splits++
 		split.wait, ends = nil, &split
 	}
