@@ -175,6 +175,8 @@ var (
 
 	// asleep: its handler has postponed it (Snooze). No door refuses a delivery for that.
 	asleep = &barrier{name: ParkSnoozed, as: snoozed}
+	// stillAsleep is asleep for a delivery that has slept in an earlier process. It had a seat there.
+	stillAsleep = &barrier{name: ParkSnoozed, as: snoozed}
 
 	// behindLine: earlier deliveries are throttled, or in the store.
 	behindLine = &barrier{
@@ -396,19 +398,19 @@ func (m *machine) sleepsTooLong(d *dispatch, until int64) Reason {
 	return ""
 }
 
-// sleep parks a delivery that was read from a store, where it sleeps until a point on the timeline. It reports whether memory has no
-// room for it.
-func (m *machine) sleep(d *dispatch, until int64) (spills bool) {
+// sleep parks a delivery that was read from a store, where it sleeps until a point on the timeline.
+func (m *machine) sleep(d *dispatch, until int64) {
 	d.ensureStory().notBefore = until
-	victim, spills, reason := m.sit(d, d.seatedAt().doorTo(d.destination()), asleep)
+	victim, spills, reason := m.sit(d, d.seatedAt().doorTo(d.destination()), stillAsleep)
 	if victim != nil {
 		m.settle(victim, Dropped)
 	}
 	switch {
 	case reason != "":
 		m.bury(d, reason)
-	case victim != d && !spills:
+	case spills:
+		m.journal.park(d, true) // otherwise its record stays leased, and no claim finds it
+	case victim != d:
 		m.applyPark(d)
 	}
-	return spills
 }

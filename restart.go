@@ -386,10 +386,7 @@ func (j *durable) detain(d *dispatch, s *row) bool {
 	case s.unloads, j.machine.stops(d):
 		j.unload(d)
 	case due > j.time.Nanos() && s.asleep != 0:
-		if j.machine.sleep(d, due) {
-			j.unload(d)
-			j.feeder.due.Add(j.time.At(due))
-		}
+		j.machine.sleep(d, due)
 	case due > j.time.Nanos():
 		j.machine.delayUntil(d, due)
 	case s.marked || s.crashes < driver.SuspectCrashes || d.isVisited(): // a visited one runs no handler, and only settles

@@ -64,7 +64,7 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 	if o.of().destinations != nil && !seated { // also if only the store keeps it
 		d.ensureDetours().at = o
 	}
-	full := o.isFullLocked(d)
+	full := o.isFullLocked(d) && (why != stillAsleep || o.spill.allowed)
 	switch {
 	case o.closed != "":
 		return nil, false, o.closed
@@ -73,7 +73,7 @@ func (o *door) sit(b *Bus, d *dispatch, why *barrier) (victim *dispatch, spills 
 		if d.key == "" && full && !d.staysInMemory(o) {
 			return nil, true, ""
 		}
-	case o.goesToStoreLocked(d), o.spill.allowed && full && !d.staysInMemory(o):
+	case how != snoozed && (o.goesToStoreLocked(d) || o.spill.allowed && full && !d.staysInMemory(o)):
 		o.spillLocked(d, how)
 		return nil, true, ""
 	case !full || d.staysInMemory(o):
@@ -124,7 +124,7 @@ func (o *door) seatsLocked() int { return o.line.Taken() - o.line.Strangers() }
 // parksLocked returns how a delivery is parked that a barrier has refused: as the one that it comes behind,
 // or held while the door is shut for long. If the door has opened since, it is throttled until tend releases it.
 func (o *door) parksLocked(b *Bus, d *dispatch, why *barrier) parking {
-	if why == asleep {
+	if why == asleep || why == stillAsleep {
 		return snoozed
 	}
 	holdsAtOnce := why != nil && why.lasts != nil && o.line.Parked()[throttled] == 0 // otherwise they become held together

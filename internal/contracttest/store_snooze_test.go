@@ -1,6 +1,7 @@
 package contracttest
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -198,6 +199,83 @@ func TestF6_ASleeperThatIsIsolatedNow(t *testing.T) {
 				want = want[:1]
 			}
 			require.Equal(t, want, disk.took())
+			shutdown(t, bus)
+		})
+	}
+}
+
+// A delivery with a key that slept in an earlier process sleeps on, also if its line is full of what was parked behind it.
+func TestF6_ASleeperAtAStartWithAFullLine(t *testing.T) {
+	for _, parked := range []int{5, 50} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			first, _ := disk.open(t)
+			s := disk.handles(t, first, "mail", func(payload string, _ int) error {
+				if payload == "sleeps" {
+					return eventbus.Snooze(time.Hour)
+				}
+				return nil
+			})
+			start(t, first)
+			mustPublish(t, first, "a", "sleeps", eventbus.Key("k"))
+			require.Equal(t, []string{"mail sleeps 1"}, disk.took())
+			require.NoError(t, s.Pause())
+			for range parked {
+				mustPublish(t, first, "a", "x")
+			}
+			synctest.Wait()
+			shutdown(t, first)
+
+			bus, _ := disk.open(t)
+			s = disk.handles(t, bus, "mail", nil, eventbus.LineCapacity(10))
+			start(t, bus)
+			time.Sleep(time.Second)
+			require.NoError(t, s.Resume())
+			time.Sleep(time.Second) // the line has room again
+			mustPublish(t, bus, "a", "later", eventbus.Key("k"))
+			time.Sleep(2 * time.Hour)
+			took := slices.DeleteFunc(disk.took(), func(call string) bool { return call == "mail x 1" })
+			require.Equal(t, []string{"mail sleeps 1", "mail later 1"}, took)
+			require.Empty(t, letters(t, bus))
+			shutdown(t, bus)
+			require.Empty(t, disk.Dump().Records)
+		})
+	}
+}
+
+// A call that goes on while another subscription takes its name over may postpone its delivery: later ones of the key wait for it.
+func TestF6_ASnoozeAcrossATakeOver(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			bus, _ := disk.open(t, eventbus.WithConcurrency(3), eventbus.WithQueueCapacity(10))
+			free, goOn := make(chan struct{}), make(chan struct{})
+			mustSubscribe(t, bus, "blocks", until(free), eventbus.Named("blocks"), eventbus.Timeout(time.Hour))
+			first := mustSubscribe(t, bus, "order", func(context.Context, eventbus.Event) error {
+				<-goOn
+				return eventbus.Snooze(time.Hour)
+			}, eventbus.Named("crm"), eventbus.LineCapacity(10), eventbus.Timeout(time.Hour))
+			start(t, bus)
+			mustPublish(t, bus, "order", "1", eventbus.Key("k"))
+			synctest.Wait()
+			if busy { // the feeder has not claimed what may be parked for the name
+				for range 20 {
+					mustPublish(t, bus, "blocks", nil)
+				}
+				synctest.Wait()
+			}
+			require.NoError(t, first.Detach())
+			mustSubscribe(t, bus, "order", eventbus.Typed(func(_ context.Context, payload string) error {
+				disk.note("%s", payload)
+				return nil
+			}), eventbus.Named("crm"), eventbus.LineCapacity(10))
+			synctest.Wait()
+			close(goOn)
+			time.Sleep(time.Minute)
+			mustPublish(t, bus, "order", "2", eventbus.Key("k"))
+			close(free)
+			time.Sleep(2 * time.Hour)
+			require.Equal(t, []string{"1", "2"}, disk.took())
 			shutdown(t, bus)
 		})
 	}
