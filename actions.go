@@ -66,6 +66,7 @@ type action struct {
 	bulk         bool // it is a part of a bulk action, whose entry in the audit is for all parts
 	events       map[EventID]bool
 	answers      driver.RequestID // the request of another process, or 0
+	acquires     bool             // see answerRequests
 
 	reports map[EventID]*ActionReport
 	fresh   map[EventID]fresh
@@ -156,7 +157,7 @@ func (r *ActionReport) done() (done int, left string) {
 // ends with the cause ErrCancelled, and its result is ignored. Cancel does not wait for that call, not even in the
 // event's own handler; until it returns it is an abandoned call (MaxAbandoned). Cancel undoes nothing at subscriptions
 // that have handled the event. If no call had begun, the id and the idempotency key of the event can be used again. For
-// an event that only the store had, such as one of an earlier process, this holds only if it was scheduled.
+// an event that only the store had, such as one of an earlier process, this holds only if it was scheduled or incoming.
 //
 // Cancel blocks until the store, if there is one, has recorded the change. With By, Because or FromRequest, it adds an
 // entry to Audit. It is safe to repeat. In memory, Cancel does not find an event while an observer delays it. A bus
@@ -232,9 +233,11 @@ func (op *operators) nothingDone(ctx context.Context, a *action, r *ActionReport
 	case len(r.Deliveries) > 0:
 		return nil
 	}
-	switch others, err := op.isUnsettled(ctx, r.Event); {
+	switch its, others, err := op.leftOf(ctx, a, r.Event); {
 	case err != nil:
 		return err
+	case its:
+		return fmt.Errorf("%w: %s", ErrNothingDone, onItsWay)
 	case others && a.subscription != "":
 		return fmt.Errorf("%w for the subscription %q, and not for others", ErrSettled, shorten(a.subscription))
 	case others: // a visited dispatch
@@ -256,18 +259,6 @@ func (op *operators) nothingDone(ctx context.Context, a *action, r *ActionReport
 		return ErrSettled
 	}
 	return ErrUnknownEvent
-}
-
-// isUnsettled reports whether an event has a dispatch that has not settled.
-func (op *operators) isUnsettled(ctx context.Context, id EventID) (found bool, err error) {
-	records, _, err := op.journal.recordsOf(ctx, id)
-	if err != nil || len(records) > 0 {
-		return len(records) > 0, err
-	}
-	for _, p := range op.machine.spots() {
-		p.each(func(d *dispatch, _ int64, _ ParkReason) { found = found || d.id == id })
-	}
-	return found || slices.ContainsFunc(op.machine.watch.Running(), func(c *call) bool { return c.dispatch.id == id }), nil
 }
 
 // act carries an action out, or asks the bus with the lease to do it. It returns a report for each event, in their order, as far as it came.
@@ -323,7 +314,7 @@ func (a *action) request() request {
 
 // action returns the action that another process asks for.
 func (r *request) action() *action {
-	a := &action{verb: r.Action, subscription: r.Subscription, probe: r.Probe, bulk: r.Bulk, operator: r.operator(), answers: r.id}
+	a := &action{verb: r.Action, subscription: r.Subscription, probe: r.Probe, bulk: r.Bulk, operator: r.operator(), answers: r.id, acquires: r.acquires}
 	a.of(r.Events)
 	return a
 }

@@ -197,10 +197,10 @@ func (j *durable) lookUp(ctx context.Context, a *action, do *acting) (free, rest
 	return free, rest, moving, nil
 }
 
-// comesInTurn reports whether RetryNow must leave a record to the feeder: it waits for those before it of its key, and under the lease that
-// has freed it no claim would find it. See driver.ClaimDue.
+// comesInTurn reports whether RetryNow must leave a record to the feeder: it waits for those before it of its key. Only before the feeder
+// claims anything under this lease, those behind the record wait as it does.
 func (j *durable) comesInTurn(a *action, r *record) bool {
-	return a.verb == AuditRetryNow && r.Key != "" && j.feeder.runs.Load()
+	return a.verb == AuditRetryNow && r.Key != "" && (!a.acquires || j.feeder.runs.Load())
 }
 
 // claims reports whether an action is for a record that is free. A visited one has no target left, and settles by itself.
@@ -244,8 +244,9 @@ func (j *durable) claimFree(ctx context.Context, a *action, free []*record, do *
 			if r.Key != "" { // if this lease goes on, no claim finds one that waits. See driver.ClaimDue
 				r.State, r.Due = driver.Ready, time.Time{}
 			}
+			r.wakes()
 			if a.isOperators() {
-				r.retriedBy(a.operator.by)
+				r.progress.RetriedBy = &a.operator.by
 			}
 			do.hurried = append(do.hurried, r)
 			continue
@@ -337,9 +338,7 @@ type acting struct {
 // addTo adds what the action does beside the dispatches that it ends.
 func (c *acting) addTo(w *batch) {
 	for _, r := range c.hurried {
-		if r.progress != nil && r.progress.RetriedBy != nil {
-			r.Progress = w.encode(r.progress)
-		}
+		r.Progress = w.encode(r.progress)
 		w.Update = append(w.Update, r.Record)
 	}
 	for _, d := range c.frees {

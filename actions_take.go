@@ -1,6 +1,7 @@
 package eventbus
 
 import (
+	"context"
 	"runtime"
 	"slices"
 	"time"
@@ -272,8 +273,11 @@ func (a *action) whyLeft(is ActedDelivery, isNext bool) string {
 	case a.subscription != "" && is.State == DispatchQueued:
 		return "others wait behind it in one dispatch; act on the whole event, or wait for its turn"
 	}
-	return "it is on its way; try again"
+	return onItsWay
 }
+
+// onItsWay is why an action has left a delivery that was in no place when it looked.
+const onItsWay = "it is on its way; try again"
 
 // whyNotNow returns why RetryNow has left a delivery, or "" if it runs as soon as there is room.
 func (a *action) whyNotNow(is ActedDelivery) string {
@@ -300,6 +304,32 @@ func (a *action) whyNotNow(is ActedDelivery) string {
 		return "another delivery probes, or has to go before it because they have the same key"
 	}
 	return "it is held; Probe tries it nevertheless"
+}
+
+// leftOf looks for what an event has left of which an action has found nothing: deliveries that it is for, which moved from place to place
+// meanwhile, and others, or a visited dispatch.
+func (op *operators) leftOf(ctx context.Context, a *action, id EventID) (its, others bool, err error) {
+	records, _, err := op.journal.recordsOf(ctx, id)
+	for _, r := range records {
+		isFor := slices.ContainsFunc(r.left(), a.names)
+		its, others = its || isFor, others || !isFor
+	}
+	note := func(d *dispatch, next int32) {
+		if d.id == id {
+			isFor := a.concerns(d, next)
+			its, others = its || isFor, others || !isFor
+		}
+	}
+	for look := 0; look < lastingLooks && len(records) == 0 && !its; look++ {
+		for _, p := range op.machine.spots() {
+			p.each(func(d *dispatch, _ int64, _ ParkReason) { note(d, d.next) })
+		}
+		for _, c := range op.machine.watch.Running() {
+			note(c.dispatch, c.target)
+		}
+		runtime.Gosched()
+	}
+	return its, others, err
 }
 
 // isAtLast reports whether the next target is the last one that is left.

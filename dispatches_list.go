@@ -257,9 +257,7 @@ func (v *views) dispatchesInMemory(q DispatchQuery, after EventID, matches func(
 // storedDispatches returns a page of the store's records. exist is false without a store.
 func (v *views) storedDispatches(ctx context.Context, q DispatchQuery) (page DispatchPage, exist bool, err error) {
 	query := driver.RecordQuery{Key: q.Key, IdempotencyKey: q.IdempotencyKey, Targets: q.same.Of(q.Subscription), Limit: q.Limit}
-	if state, ok := recordStates[q.State]; ok {
-		query.States = []driver.State{state}
-	}
+	query.States = recordStates[q.State]
 	if query.Type, err = typeMatcher(q.Type); err != nil {
 		return page, false, err
 	}
@@ -282,9 +280,9 @@ func (v *views) storedDispatches(ctx context.Context, q DispatchQuery) (page Dis
 	return page, true, nil
 }
 
-// recordStates are the states of records, by those of their dispatches.
-var recordStates = map[DispatchState]driver.State{
-	DispatchQueued: driver.Ready, DispatchWaiting: driver.Waiting, DispatchScheduled: driver.Scheduled, DispatchParked: driver.Parked,
+// recordStates are the states of records, by those of their dispatches. What is snoozed is parked, and its record waits.
+var recordStates = map[DispatchState][]driver.State{
+	DispatchQueued: {driver.Ready}, DispatchWaiting: {driver.Waiting}, DispatchScheduled: {driver.Scheduled}, DispatchParked: {driver.Parked, driver.Waiting},
 }
 
 // typeMatcher returns a function that compares event types with a pattern, or nil for an empty one.

@@ -87,8 +87,8 @@ var (
 	// answer within 10 s. Nothing was done.
 	ErrNoAnswer = errors.New("eventbus: the process that has the lease of the store did not answer; look whether it runs, and try again")
 	// ErrUnknownEvent is returned by Event, Cancel and the like if the bus has no dispatch and no letter of the event,
-	// nor its id.
-	ErrUnknownEvent = errors.New("eventbus: event is unknown: it has settled and was forgotten, or was never accepted")
+	// nor its id. Without a store, an event is also unknown while its dispatch is on its way from one place to another.
+	ErrUnknownEvent = errors.New("eventbus: event is unknown: it has settled and was forgotten, or was never accepted; without a store, try again: it may be on its way")
 	// ErrInvalidLetter is matched by every *ImportError, and by the error of ParseLetterID.
 	ErrInvalidLetter = errors.New("eventbus: invalid dead letter")
 	// ErrNoSubscription is returned by Replay, and by methods of Subscription, if the subscription does not exist.

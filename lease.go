@@ -82,7 +82,7 @@ func (j *durable) acquire(ctx context.Context, wait bool) error {
 	if err := errors.Join(err, failed, unread, j.resumeRetired(ctx)); err != nil {
 		return err
 	}
-	j.answerRequests() // before this process orders anything itself
+	j.answerRequests(true)
 	return nil
 }
 
@@ -138,7 +138,7 @@ func (j *durable) othersCommitted(c driver.Change) {
 			f.lookForIncoming()
 		}
 		if c&driver.ChangedRequests != 0 {
-			j.answerRequests()
+			j.answerRequests(false)
 		}
 		if c&driver.ChangedCatalogs != 0 {
 			j.lookAtInstances()

@@ -21,7 +21,8 @@ import (
 
 // request is the JSON of driver.Request.Body.
 type request struct {
-	id driver.RequestID // 0: none
+	id       driver.RequestID // 0: none
+	acquires bool             // see answerRequests
 
 	Action       AuditAction `json:"action"`
 	Subscription string      `json:"subscription,omitempty"` // of a directive
@@ -231,8 +232,8 @@ func (j *durable) answerInstead(ctx context.Context) error {
 // answerPage is the number of requests that are read at once.
 const answerPage = 100
 
-// answerRequests answers the requests of other processes, in their order.
-func (j *durable) answerRequests() {
+// answerRequests answers the requests of other processes, in their order. acquires is set until this process orders anything itself.
+func (j *durable) answerRequests(acquires bool) {
 	j.answering.Lock()
 	defer j.answering.Unlock()
 	for q := (driver.RequestQuery{Limit: answerPage}); j.store.leads(); {
@@ -244,7 +245,7 @@ func (j *durable) answerRequests() {
 		}
 		for i := range page {
 			q.After = page[i].ID
-			j.answerRequest(claims, &page[i])
+			j.answerRequest(claims, &page[i], acquires)
 		}
 		if len(page) < q.Limit {
 			return
@@ -253,10 +254,10 @@ func (j *durable) answerRequests() {
 }
 
 // answerRequest does what is asked. If that fails, the answer says why.
-func (j *durable) answerRequest(ctx context.Context, asked *driver.Request) {
+func (j *durable) answerRequest(ctx context.Context, asked *driver.Request, acquires bool) {
 	r := request{}
 	err := json.Unmarshal(asked.Body, &r)
-	r.id = asked.ID
+	r.id, r.acquires = asked.ID, acquires
 	if err != nil {
 		err = &DecodeError{What: fmt.Sprintf("request %d", asked.ID), Err: err}
 	} else {

@@ -153,7 +153,7 @@ func (j *durable) restartOnce() (goesOn bool) {
 	}
 	f.wakeUp()
 	j.operators.cataloged.recordAgain()
-	f.lookLater(j.answerRequests) // the answer to those that came since the failure may have failed too
+	f.lookLater(func() { j.answerRequests(false) }) // the answer to those that came since the failure may have failed too
 	return true
 }
 

@@ -99,7 +99,7 @@ type recordProgress struct {
 	PreviousDelay time.Duration  `json:"previous_delay,omitempty"`
 	ParkedFor     time.Duration  `json:"parked_for,omitempty"`
 	Budgets       []recordBudget `json:"budgets,omitempty"`
-	Part          bool           `json:"part,omitempty"` // it was split off: its outcome is not the event's
+	Part          bool           `json:"part,omitempty"`      // it was split off: its outcome is not the event's
 	Unawaited     bool           `json:"unawaited,omitempty"` // PublishAndWait no longer waits for it: it was held
 	Snoozes       int            `json:"snoozes,omitempty"`
 	Destination   string         `json:"destination,omitempty"` // of the next target, once it was asked
@@ -292,12 +292,12 @@ func (r *record) dueAfter(now time.Time) time.Time {
 	return r.Due
 }
 
-// retriedBy notes who has ordered RetryNow.
-func (r *record) retriedBy(by string) {
+// wakes notes that RetryNow has ended a delay.
+func (r *record) wakes() {
 	if r.progress == nil {
 		r.progress = &recordProgress{}
 	}
-	r.progress.RetriedBy = &by
+	r.progress.AsleepFor = 0
 }
 
 // delayedSince returns when the delay began that ends at Due, or the zero time.

@@ -280,3 +280,38 @@ func TestF6_ASnoozeAcrossATakeOver(t *testing.T) {
 		})
 	}
 }
+
+// What sleeps is listed as parked, also by that state, until RetryNow has woken it.
+func TestL6_ASleeperIsFoundByItsState(t *testing.T) {
+	for _, key := range []string{"", "k"} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			bus, _ := disk.open(t)
+			disk.handles(t, bus, "mail", func(string, int) error { return eventbus.Snooze(time.Hour) })
+			start(t, bus)
+			id := mustPublish(t, bus, "a", "x", eventbus.Key(key))
+			synctest.Wait()
+			in := func(bus *eventbus.Bus) (all []eventbus.DispatchState) {
+				for _, state := range []eventbus.DispatchState{eventbus.DispatchQueued, eventbus.DispatchWaiting, eventbus.DispatchParked} {
+					page, err := bus.Dispatches(t.Context(), eventbus.DispatchQuery{State: state})
+					require.NoError(t, err)
+					for _, d := range page.Dispatches {
+						require.Equal(t, state, d.State)
+						all = append(all, state)
+					}
+				}
+				return all
+			}
+			parked := []eventbus.DispatchState{eventbus.DispatchParked}
+			require.Equal(t, parked, in(bus))
+			shutdown(t, bus)
+			tool := disk.tool(t)
+			require.Equal(t, parked, in(tool))
+			_, err := tool.RetryNow(t.Context(), id)
+			require.NoError(t, err)
+			require.NotEqual(t, parked, in(tool))
+			require.Len(t, in(tool), 1)
+			shutdown(t, tool)
+		})
+	}
+}
