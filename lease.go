@@ -66,6 +66,7 @@ func (j *durable) acquireAtStart(ctx context.Context) error {
 
 // acquire acquires the lease, and reads what another process may have changed meanwhile.
 func (j *durable) acquire(ctx context.Context, wait bool) error {
+	j.feeder.tookIn.Store(false) // a lease that was lost may have left it set: what came since is in incoming
 	lease, err := j.store.Acquire(ctx, driver.AcquireQuery{Wait: wait})
 	if err != nil {
 		return err

@@ -652,3 +652,35 @@ func TestS6_TheCatalogListsTheBuses(t *testing.T) {
 		shutdown(t, tool)
 	})
 }
+
+// A Start that has lost the lease while it looked for incoming events has no part in the next one: what is published in between waits in
+// the store, and later events of its key come after it.
+func TestS6_AStartAfterAFailedOneKeepsTheOrderOfAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		store := &spyStore{}
+		atIncoming := func(do func()) {
+			store.before = func(method string) {
+				if method == "Incoming" {
+					store.before = nil
+					do()
+					time.Sleep(time.Second)
+				}
+			}
+		}
+		bus := disk.spy(t, store)
+		disk.handles(t, bus, "mail", nil)
+		atIncoming(func() { disk.LoseLease(false) })
+		require.ErrorIs(t, bus.Start(t.Context()), eventbus.ErrNoLease)
+		mustPublish(t, bus, "a", "1", eventbus.Key("k"))
+		var published sync.WaitGroup
+		atIncoming(func() {
+			published.Go(func() { mustPublish(t, bus, "a", "2", eventbus.Key("k")) })
+		})
+		require.NoError(t, bus.Start(t.Context()))
+		published.Wait()
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"mail 1 1", "mail 2 1"}, disk.took())
+		shutdown(t, bus)
+	})
+}
