@@ -123,7 +123,8 @@ func (j *durable) ask(ctx context.Context, r request) (answer *reply, asked bool
 	return answer, true, err
 }
 
-// askOther waits for the answer. If ctx ends before, the request is taken back.
+// askOther waits for the answer. If ctx ends before, or the store fails, the request is taken back: otherwise a bus would carry it out
+// later, though the caller has got an error.
 func (j *durable) askOther(ctx context.Context, r request) (*reply, error) {
 	w := newBatch(j.time)
 	asked := &driver.Request{Body: w.encode(&r)}
@@ -151,7 +152,7 @@ func (j *durable) askOther(ctx context.Context, r request) (*reply, error) {
 			}
 		}
 		if err != nil && waiting.Err() == nil {
-			return nil, err
+			return j.takeBack(asked.ID, err)
 		}
 		look, done := context.WithCancel(waiting)
 		timer := j.time.AfterFunc(answerPoll, done)
@@ -162,7 +163,11 @@ func (j *durable) askOther(ctx context.Context, r request) (*reply, error) {
 		timer.Stop()
 		done()
 		if waiting.Err() != nil {
-			return j.takeBack(ctx, asked.ID)
+			why := fmt.Errorf("%w within %v", ErrNoAnswer, answerPatience)
+			if ctx.Err() != nil {
+				why = contextError(ctx)
+			}
+			return j.takeBack(asked.ID, why)
 		}
 	}
 }
@@ -180,12 +185,8 @@ func (j *durable) readAnswer(ctx context.Context, id driver.RequestID) (*reply, 
 	return answer, nil
 }
 
-// takeBack removes a request that nobody has answered, or returns the answer.
-func (j *durable) takeBack(ctx context.Context, id driver.RequestID) (*reply, error) {
-	why := fmt.Errorf("%w within %v", ErrNoAnswer, answerPatience)
-	if ctx.Err() != nil {
-		why = contextError(ctx)
-	}
+// takeBack removes a request that nobody has answered, and returns why, or returns the answer.
+func (j *durable) takeBack(id driver.RequestID, why error) (*reply, error) {
 	taken := new(reply)
 	answer, err := pace.Within(storeGrace, func(ctx context.Context) (*reply, error) {
 		w := newBatch(j.time)

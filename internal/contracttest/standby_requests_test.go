@@ -214,3 +214,31 @@ func TestS6_ARequestThatIsTakenBackLeavesTheEventScheduled(t *testing.T) {
 		require.Empty(t, disk.Dump().Records)
 	})
 }
+
+// A request whose caller gets an error of the store is taken back: no bus carries it out later.
+func TestL6_ARequestThatFailsIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		start(t, bus)
+		shutdown(t, bus)
+		store := &spyStore{Store: disk.Open()}
+		tool, err := eventbus.New(eventbus.WithStore(store), eventbus.WithoutHandlers())
+		require.NoError(t, err)
+		store.before = func(method string) {
+			if method == "Stats" {
+				panic("no")
+			}
+		}
+		require.ErrorContains(t, tool.Subscription("mail").Pause(), "panicked in Stats")
+		store.before = nil
+		require.Empty(t, disk.Dump().Requests)
+		shutdown(t, tool)
+		bus, _ = disk.open(t)
+		disk.handles(t, bus, "mail", nil)
+		start(t, bus)
+		require.False(t, metricsOf(t, bus, "mail").Paused)
+		shutdown(t, bus)
+	})
+}

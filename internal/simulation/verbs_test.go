@@ -100,6 +100,14 @@ func (d *simDispatch) rest0() string {
 	return d.rest[0].name
 }
 
+// listed is the state of a dispatch in a report.
+func (d *simDispatch) listed() string {
+	if d.state == "held" {
+		return string(eventbus.DispatchParked)
+	}
+	return d.state
+}
+
 // intervene has the bus and the model carry out an action.
 func (s *simulation) intervene(e *simEvent, v *simVerb) {
 	m := s.model
@@ -125,12 +133,9 @@ func (s *simulation) intervene(e *simEvent, v *simVerb) {
 		if d.state == "taken" || v.of != "" && !slices.ContainsFunc(d.rest, func(sub *simSub) bool { return sub.name == v.of }) {
 			continue
 		}
-		state, selects := d.state, v.of == "" || d.rest[0].name == v.of
-		if state == "held" {
-			state = string(eventbus.DispatchParked)
-		}
+		selects := v.of == "" || d.rest[0].name == v.of
 		done := selects && s.carriesOut(v, d)
-		if should = append(should, fmt.Sprintf("%s %s %v", d.rest0(), state, done)); done && v.action != eventbus.AuditRetryNow {
+		if should = append(should, fmt.Sprintf("%s %s %v", d.rest0(), d.listed(), done)); done && v.action != eventbus.AuditRetryNow {
 			ends = append(ends, d)
 		}
 	}
@@ -147,6 +152,10 @@ func (s *simulation) intervene(e *simEvent, v *simVerb) {
 	slices.Sort(is)
 	slices.Sort(should)
 	simCheck(slices.Equal(is, should), "%s of e%d has found %q, and should %q", v, e.number, is, should)
+	found := func(d *simDispatch) int { // their letters have the order in which they were found
+		return slices.IndexFunc(report.Deliveries, func(is eventbus.ActedDelivery) bool { return is.Subscription == d.rest0() && string(is.State) == d.listed() })
+	}
+	slices.SortStableFunc(ends, func(x, y *simDispatch) int { return found(x) - found(y) })
 	s.forgets(e, v, ends, len(should), report.Forgotten)
 	for _, d := range ends {
 		s.takeBy(d)
