@@ -67,8 +67,8 @@ func (v *simVerb) settles(r *eventbus.ActionReport, err error) string {
 		fits = errors.Is(err, eventbus.ErrNothingDone)
 	case len(r.Deliveries) > 0:
 		fits = err == nil
-	default:
-		fits = nothingLeft(err)
+	default: // or it was on its way
+		fits = nothingLeft(err) || errors.Is(err, eventbus.ErrNothingDone)
 	}
 	if !fits || r.Forgotten && !v.endsAll() {
 		return fmt.Sprintf("%s has the report %+v, and returns %v", v, r, err)
@@ -134,8 +134,9 @@ func (s *simulation) intervene(e *simEvent, v *simVerb) {
 			continue
 		}
 		selects := v.of == "" || d.rest[0].name == v.of
+		was := d.listed()
 		done := selects && s.carriesOut(v, d)
-		if should = append(should, fmt.Sprintf("%s %s %v", d.rest0(), d.listed(), done)); done && v.action != eventbus.AuditRetryNow {
+		if should = append(should, fmt.Sprintf("%s %s %v", d.rest0(), was, done)); done && v.action != eventbus.AuditRetryNow {
 			ends = append(ends, d)
 		}
 	}
