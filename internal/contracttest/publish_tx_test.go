@@ -427,6 +427,7 @@ func TestT5_AForeignLockEndsTheWaits(t *testing.T) {
 			require.NotErrorIs(t, err, eventbus.ErrStoreFailed)
 		}
 		require.Equal(t, time.Second, time.Since(began))
+		synctest.Wait()
 		require.Equal(t, 1, logs.FilterMessage("commits of the store wait for a lock of another program").Len())
 		delay.Store(0)
 		time.Sleep(time.Minute)
