@@ -154,7 +154,9 @@ func (s *simulation) intervene(e *simEvent, v *simVerb) {
 	slices.Sort(should)
 	simCheck(slices.Equal(is, should), "%s of e%d has found %q, and should %q", v, e.number, is, should)
 	found := func(d *simDispatch) int { // their letters have the order in which they were found
-		return slices.IndexFunc(report.Deliveries, func(is eventbus.ActedDelivery) bool { return is.Subscription == d.rest0() && string(is.State) == d.listed() })
+		return slices.IndexFunc(report.Deliveries, func(is eventbus.ActedDelivery) bool {
+			return is.Subscription == d.rest0() && string(is.State) == d.listed()
+		})
 	}
 	slices.SortStableFunc(ends, func(x, y *simDispatch) int { return found(x) - found(y) })
 	s.forgets(e, v, ends, len(should), report.Forgotten)
