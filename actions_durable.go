@@ -200,7 +200,7 @@ func (j *durable) lookUp(ctx context.Context, a *action, do *acting) (free, rest
 // comesInTurn reports whether RetryNow must leave a record to the feeder: it waits for those before it of its key. Only before the feeder
 // claims anything under this lease, those behind the record wait as it does.
 func (j *durable) comesInTurn(a *action, r *record) bool {
-	return a.verb == AuditRetryNow && r.Key != "" && (!a.acquires || j.feeder.runs.Load())
+	return a.verb == AuditRetryNow && r.Key != "" && (j.feeder.runs.Load() || j.feeder.starts.Load() && !a.acquires)
 }
 
 // claims reports whether an action is for a record that is free. A visited one has no target left, and settles by itself.

@@ -61,8 +61,8 @@ type DispatchPage struct {
 // not dispatches yet: Event finds them, and Metrics counts them.
 //
 // In memory, all dispatches of an event are on the same page, which may have more than Limit. Each page compares all
-// dispatches, at about 100 ns each, mostly without a lock. With a store, a page may have fewer than Limit, because the
-// store does not distinguish running from queued dispatches. A bus that was not started lists running dispatches of
+// dispatches, at about 100 ns each, mostly without a lock. With a store, a page may have fewer than Limit, and none,
+// before the last one: it ends after 10,000 records of which few match. A bus that was not started lists running dispatches of
 // another process as queued.
 //
 // Each entry was true at some time during the call. A dispatch that changes its place meanwhile may be missing. With a
@@ -254,35 +254,59 @@ func (v *views) dispatchesInMemory(q DispatchQuery, after EventID, matches func(
 	return page
 }
 
+// Bounds of a page of dispatches: how many records are read at once, at least, and how many in all, at most, if few match.
+const (
+	listedAtOnce = 100
+	listedInAll  = 10_000
+)
+
 // storedDispatches returns a page of the store's records. exist is false without a store.
 func (v *views) storedDispatches(ctx context.Context, q DispatchQuery) (page DispatchPage, exist bool, err error) {
-	query := driver.RecordQuery{Key: q.Key, IdempotencyKey: q.IdempotencyKey, Targets: q.same.Of(q.Subscription), Limit: q.Limit}
+	query := driver.RecordQuery{Key: q.Key, IdempotencyKey: q.IdempotencyKey, Targets: q.same.Of(q.Subscription), Limit: max(q.Limit, listedAtOnce)}
 	query.States = recordStates[q.State]
 	if query.Type, err = typeMatcher(q.Type); err != nil {
 		return page, false, err
 	}
-	decoded, next, exist, err := v.journal.recordPage(ctx, query, q.After)
-	if !exist || err != nil {
-		return page, exist, err
+	page.Next = q.After
+	for read := 0; read < listedInAll; {
+		records, next, exist, err := v.journal.recordPage(ctx, query, page.Next)
+		if !exist || err != nil {
+			return DispatchPage{}, exist, err
+		}
+		for i, info := range v.describeAsListed(records) {
+			if !q.matches(&info) {
+				continue
+			}
+			page.Dispatches = append(page.Dispatches, info)
+			if len(page.Dispatches) == q.Limit && (i < len(records)-1 || next != "") {
+				page.Next = pageAfter(records[i].Ref)
+				return page, true, nil
+			}
+		}
+		if page.Next = next; next == "" {
+			break
+		}
+		read += len(records)
 	}
-	events := make(map[EventID]bool, len(decoded))
-	for _, r := range decoded {
+	return page, true, nil
+}
+
+// describeAsListed describes records of the store, and those of them that memory has as they are there.
+func (v *views) describeAsListed(records []*record) []DispatchInfo {
+	events := make(map[EventID]bool, len(records))
+	for _, r := range records {
 		events[EventID(r.ID)] = true
 	}
 	found := make(foundDispatches)
 	v.describeAll(v.candidates("", func(d *dispatch) bool { return events[d.id] }), found)
-	for _, info := range v.describeRecords(decoded, found) {
-		if q.matches(&info) {
-			page.Dispatches = append(page.Dispatches, info)
-		}
-	}
-	page.Next = next
-	return page, true, nil
+	return v.describeRecords(records, found)
 }
 
-// recordStates are the states of records, by those of their dispatches. What is snoozed is parked, and its record waits.
+// recordStates are the states that records may have, by those of their dispatches. What is snoozed is parked, and its record waits. The record
+// of what is queued again has the state of before.
 var recordStates = map[DispatchState][]driver.State{
-	DispatchQueued: {driver.Ready}, DispatchWaiting: {driver.Waiting}, DispatchScheduled: {driver.Scheduled}, DispatchParked: {driver.Parked, driver.Waiting},
+	DispatchQueued: {driver.Ready, driver.Waiting, driver.Parked}, DispatchWaiting: {driver.Waiting}, DispatchScheduled: {driver.Scheduled},
+	DispatchParked: {driver.Parked, driver.Waiting},
 }
 
 // typeMatcher returns a function that compares event types with a pattern, or nil for an empty one.

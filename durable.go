@@ -285,10 +285,13 @@ func (j *durable) recordPage(ctx context.Context, q driver.RecordQuery, after st
 		records, err = decodeRecords(read.Records)
 	}
 	if read.Next != 0 {
-		next = strconv.FormatInt(int64(read.Next), 10)
+		next = pageAfter(read.Next)
 	}
 	return records, next, true, err
 }
+
+// pageAfter returns the Next of a page that ends with a record.
+func pageAfter(ref driver.Ref) string { return strconv.FormatInt(int64(ref), 10) }
 
 func (j *durable) remembers(ctx context.Context, id EventID) (bool, error) {
 	entry := eventIDEntry(id)
@@ -332,41 +335,6 @@ func (j *durable) stop() {
 	j.feeder.stop()
 	j.unloadAll()
 	j.feeder.endWaiters()
-}
-
-func (j *durable) drainsElsewhere(ctx context.Context) func() bool {
-	return func() bool { return j.isStoreDrained(ctx) }
-}
-
-// isStoreDrained reports whether Drain need not wait for anything in the store, at an instant at which the bus is
-// drained. After a failure, or once Shutdown has begun, it leaves there what Drain waits for.
-func (j *durable) isStoreDrained(ctx context.Context) bool {
-	opened := j.ledger.opened()
-	if j.halts.Has(halt.Cut|halt.Failed|halt.Unload) || !j.ledger.isDrained() {
-		return false
-	}
-	stats, err := j.store.Stats(ctx)
-	throttles := stats.Parked > 0 && slices.ContainsFunc(j.registry.list(), func(s *Subscription) bool { return s.hasSpilled() })
-	asleep := j.ledger.parked[snoozed].Load() // the store has them as waiting
-	return err == nil && stats.Ready+max(stats.Waiting-asleep, 0) == 0 && !throttles && !j.hasIncoming(ctx, stats) &&
-		j.ledger.isDrained() && j.ledger.opened() == opened
-}
-
-// hasIncoming reports whether events that are not scheduled wait to be taken in.
-func (j *durable) hasIncoming(ctx context.Context, stats driver.Stats) bool {
-	for q, more := (driver.IncomingQuery{Limit: feederPage}), stats.Incoming > 0; more; {
-		page, err := j.store.Incoming(ctx, q)
-		if err != nil {
-			return true
-		}
-		for _, in := range page.Events {
-			if q.After = in.ID; in.Record.State != driver.Scheduled {
-				return true
-			}
-		}
-		more = page.More
-	}
-	return false
 }
 
 // storeGrace is how long Shutdown waits for a store that confirms nothing, after its context has

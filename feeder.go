@@ -66,6 +66,7 @@ type feeder struct {
 	restarts sync.WaitGroup // goroutines that reopen the store
 	starting semaphore      // held by start, stop and answerInstead
 	stopped  chan struct{}  // closed when run has returned; nil before Start
+	starts   atomic.Bool    // Start is under way
 	runs     atomic.Bool    // run was called
 	losses   sync.WaitGroup // looks for a loss of the lease while Shutdown waits for calls
 	unwatch  func()

@@ -50,6 +50,8 @@ func (f *feeder) startAlone(ctx context.Context, decide func() bool) error {
 	if f.ctx.Err() != nil {
 		return ErrShutdown
 	}
+	f.starts.Store(true)
+	defer f.starts.Store(false)
 	claims, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(f.ctx, cancel)() // Shutdown waits for start

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/surebus/eventbus/driver"
 	"github.com/surebus/eventbus/internal/halt"
 	"github.com/surebus/eventbus/internal/timeline"
 )
@@ -366,3 +368,53 @@ func (b *Bus) Drain(ctx context.Context) error {
 
 // drainPoll is how often Drain looks whether the store has dispatches that memory has not.
 const drainPoll = 100 * time.Millisecond
+
+func (j *durable) drainsElsewhere(ctx context.Context) func() bool {
+	return func() bool { return j.isStoreDrained(ctx) }
+}
+
+// isStoreDrained reports whether Drain need not wait for anything in the store, at an instant at which the bus is
+// drained. After a failure, or once Shutdown has begun, it leaves there what Drain waits for.
+func (j *durable) isStoreDrained(ctx context.Context) bool {
+	opened := j.ledger.opened()
+	if j.halts.Has(halt.Cut|halt.Failed|halt.Unload) || !j.ledger.isDrained() {
+		return false
+	}
+	stats, err := j.store.Stats(ctx)
+	throttles := stats.Parked > 0 && slices.ContainsFunc(j.registry.list(), func(s *Subscription) bool { return s.hasSpilled() })
+	return err == nil && stats.Ready == 0 && !throttles && !j.hasRetries(ctx, stats) && !j.hasIncoming(ctx, stats) &&
+		j.ledger.isDrained() && j.ledger.opened() == opened
+}
+
+// hasRetries reports whether deliveries wait for a retry. What is snoozed waits in the store, too.
+func (j *durable) hasRetries(ctx context.Context, stats driver.Stats) bool {
+	for q, more := (driver.RecordQuery{States: []driver.State{driver.Waiting}, Limit: feederPage}), stats.Waiting > 0; more; {
+		page, err := j.store.Records(ctx, q)
+		if err != nil {
+			return true
+		}
+		waiting, err := decodeRecords(page.Records)
+		if err != nil || slices.ContainsFunc(waiting, func(r *record) bool { return r.progress == nil || r.progress.AsleepFor == 0 }) {
+			return true
+		}
+		q.After, more = page.Next, page.Next != 0
+	}
+	return false
+}
+
+// hasIncoming reports whether events that are not scheduled wait to be taken in.
+func (j *durable) hasIncoming(ctx context.Context, stats driver.Stats) bool {
+	for q, more := (driver.IncomingQuery{Limit: feederPage}), stats.Incoming > 0; more; {
+		page, err := j.store.Incoming(ctx, q)
+		if err != nil {
+			return true
+		}
+		for _, in := range page.Events {
+			if q.After = in.ID; in.Record.State != driver.Scheduled {
+				return true
+			}
+		}
+		more = page.More
+	}
+	return false
+}

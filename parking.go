@@ -175,7 +175,7 @@ var (
 
 	// asleep: its handler has postponed it (Snooze). No door refuses a delivery for that.
 	asleep = &barrier{name: ParkSnoozed, as: snoozed}
-	// stillAsleep is asleep for a delivery that has slept in an earlier process. It had a seat there.
+	// stillAsleep is asleep for a delivery that was read from a store, which asks for no room that others have.
 	stillAsleep = &barrier{name: ParkSnoozed, as: snoozed}
 
 	// behindLine: earlier deliveries are throttled, or in the store.

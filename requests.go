@@ -113,6 +113,7 @@ const (
 	answerPatience = 10 * time.Second
 	// answerPoll is how often it looks for the answer, and whether the lease is free. Watch makes it look earlier.
 	answerPoll = 250 * time.Millisecond
+	answerPage = 100 // requests that are read at once
 )
 
 func (j *durable) ask(ctx context.Context, r request) (answer *reply, asked bool, err error) {
@@ -123,8 +124,7 @@ func (j *durable) ask(ctx context.Context, r request) (answer *reply, asked bool
 	return answer, true, err
 }
 
-// askOther waits for the answer. If ctx ends before, or the store fails, the request is taken back: otherwise a bus would carry it out
-// later, though the caller has got an error.
+// askOther waits for the answer. If there is none, the request is taken back: otherwise a bus would carry it out later.
 func (j *durable) askOther(ctx context.Context, r request) (*reply, error) {
 	w := newBatch(j.time)
 	asked := &driver.Request{Body: w.encode(&r)}
@@ -197,6 +197,9 @@ func (j *durable) takeBack(id driver.RequestID, why error) (*reply, error) {
 		}
 		return taken, err
 	})
+	if err != nil && !errors.Is(why, ErrNoAnswer) { // that says that nothing was done
+		err = fmt.Errorf("%w; the request could not be taken back: %v", why, err) //nolint:errorlint // why is the cause
+	}
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("the outcome is unknown: %w", err)
@@ -229,9 +232,6 @@ func (j *durable) answerInstead(ctx context.Context) error {
 	}
 	return noFailure(err)
 }
-
-// answerPage is the number of requests that are read at once.
-const answerPage = 100
 
 // answerRequests answers the requests of other processes, in their order. acquires is set until this process orders anything itself.
 func (j *durable) answerRequests(acquires bool) {

@@ -158,7 +158,7 @@ func errorOf(err error) *Error {
 	case errors.Is(err, eventbus.ErrInvalidLetter):
 		return badRequest("the id is not the id of a dead letter", "copy it from a list")
 	case errors.Is(err, eventbus.ErrUnknownEvent):
-		return notFound("the event is unknown: it has settled and was forgotten, or was never accepted", "check the id")
+		return notFound("the event is unknown: it has settled and was forgotten, or was never accepted", "check the id; without a store, try again: it may be on its way")
 	case errors.Is(err, eventbus.ErrNoSubscription):
 		return &Error{
 			Code: CodeNoSubscription, Message: "the subscription does not exist on this bus; nothing was done",

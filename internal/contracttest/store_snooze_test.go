@@ -315,3 +315,78 @@ func TestL6_ASleeperIsFoundByItsState(t *testing.T) {
 		})
 	}
 }
+
+// Drain waits for a retry that only the store has, and for nothing that sleeps there.
+func TestF6_DrainAndWhatOnlyTheStoreHas(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			first, _ := disk.open(t)
+			disk.handles(t, first, "mail", func(payload string, _ int) error {
+				if payload == "sleeps" {
+					return eventbus.Snooze(100 * time.Hour)
+				}
+				return errBoom
+			}, eventbus.Retry(retry(5, 5*time.Hour)))
+			start(t, first)
+			mustPublish(t, first, "a", "sleeps")
+			mustPublish(t, first, "a", "sleeps", eventbus.Key("k"))
+			if fails {
+				mustPublish(t, first, "a", "fails")
+			}
+			synctest.Wait()
+			shutdown(t, first)
+
+			bus, _ := disk.open(t)
+			disk.handles(t, bus, "mail", nil)
+			start(t, bus)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			err := bus.Drain(ctx)
+			cancel()
+			require.Equal(t, fails, err != nil, "%v", err)
+			shutdown(t, bus)
+		})
+	}
+}
+
+// A page of a list by state goes on until it is full, past records that have the state only in the store.
+func TestL6_APageByStateIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithConcurrency(1))
+		fails := mustSubscribe(t, bus, "fails", failing(errBoom), eventbus.Named("fails"), eventbus.Circuit(eventbus.NoCircuit()), eventbus.Retry(retry(5, time.Hour)))
+		parks := mustSubscribe(t, bus, "parks", ok, eventbus.Named("parks"))
+		blocks := make(chan struct{})
+		mustSubscribe(t, bus, "blocks", until(blocks), eventbus.Named("blocks"), eventbus.Timeout(1000*time.Hour))
+		start(t, bus)
+		require.NoError(t, parks.Pause())
+		for range 250 {
+			mustPublish(t, bus, "fails", nil)
+		}
+		for range 3 {
+			mustPublish(t, bus, "parks", nil)
+		}
+		synctest.Wait()
+		listed := func(q eventbus.DispatchQuery) (page eventbus.DispatchPage) {
+			t.Helper()
+			page, err := bus.Dispatches(t.Context(), q)
+			require.NoError(t, err)
+			for _, d := range page.Dispatches {
+				require.Equal(t, q.State, d.State)
+			}
+			return page
+		}
+		page := listed(eventbus.DispatchQuery{State: eventbus.DispatchParked, Limit: 2})
+		require.Len(t, page.Dispatches, 2)
+		last := listed(eventbus.DispatchQuery{State: eventbus.DispatchParked, Limit: 2, After: page.Next})
+		require.Len(t, last.Dispatches, 1)
+		require.NotEqual(t, page.Dispatches[1].Event, last.Dispatches[0].Event)
+		require.Empty(t, last.Next)
+
+		mustPublish(t, bus, "blocks", nil)
+		time.Sleep(2 * time.Hour) // the retries are due, and queue for the only worker
+		require.Len(t, listed(eventbus.DispatchQuery{State: eventbus.DispatchQueued, Subscription: fails.ID(), Limit: 200}).Dispatches, 200)
+		close(blocks)
+		shutdown(t, bus)
+	})
+}
