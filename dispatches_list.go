@@ -254,10 +254,10 @@ func (v *views) dispatchesInMemory(q DispatchQuery, after EventID, matches func(
 	return page
 }
 
-// Bounds of a page of dispatches: how many records are read at once, at least, and how many in all, at most, if few match.
+// Bounds of the reads for one page of dispatches, of which few may match.
 const (
-	listedAtOnce = 100
-	listedInAll  = 10_000
+	listedAtOnce = 100    // records in one read, at least
+	listedInAll  = 10_000 // records after which the page ends
 )
 
 // storedDispatches returns a page of the store's records. exist is false without a store.
@@ -302,8 +302,8 @@ func (v *views) describeAsListed(records []*record) []DispatchInfo {
 	return v.describeRecords(records, found)
 }
 
-// recordStates are the states that records may have, by those of their dispatches. What is snoozed is parked, and its record waits. The record
-// of what is queued again has the state of before.
+// recordStates has, for the state of a dispatch, the states that its record may have. A snoozed dispatch is listed as parked, and its
+// record is waiting. After a wait a dispatch is queued, and its record keeps the state of the wait until the next commit.
 var recordStates = map[DispatchState][]driver.State{
 	DispatchQueued: {driver.Ready, driver.Waiting, driver.Parked}, DispatchWaiting: {driver.Waiting}, DispatchScheduled: {driver.Scheduled},
 	DispatchParked: {driver.Parked, driver.Waiting},

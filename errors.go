@@ -84,7 +84,7 @@ var (
 	// ErrNoTransaction is matched by the error of PublishTx for a transaction that the store does not accept.
 	ErrNoTransaction = driver.ErrNoTransaction
 	// ErrNoAnswer is returned by Pause, Cancel and the like, without the lease, if the process that has it does not
-	// answer within 10 s. Nothing was done, unless that process had begun: it may then end what it has begun.
+	// answer within 10 s. Nothing was done, unless that process had already begun: then it may complete the work.
 	ErrNoAnswer = errors.New("eventbus: the process that has the lease of the store did not answer; look whether it runs, and try again")
 	// ErrUnknownEvent is returned by Event, Cancel and the like if the bus has no dispatch and no letter of the event,
 	// nor its id. Without a store, an event is also unknown while its dispatch is on its way from one place to another.

@@ -386,7 +386,7 @@ func (j *durable) isStoreDrained(ctx context.Context) bool {
 		j.ledger.isDrained() && j.ledger.opened() == opened
 }
 
-// hasRetries reports whether deliveries wait for a retry. What is snoozed waits in the store, too.
+// hasRetries reports whether a delivery waits for a retry. Drain does not wait for snoozed ones, whose records are waiting, too.
 func (j *durable) hasRetries(ctx context.Context, stats driver.Stats) bool {
 	for q, more := (driver.RecordQuery{States: []driver.State{driver.Waiting}, Limit: feederPage}), stats.Waiting > 0; more; {
 		page, err := j.store.Records(ctx, q)

@@ -185,7 +185,7 @@ func (j *durable) readAnswer(ctx context.Context, id driver.RequestID) (*reply, 
 	return answer, nil
 }
 
-// takeBack removes a request that nobody has answered, and returns why, or returns the answer.
+// takeBack removes a request and returns why as the error. If the request was answered meanwhile, it returns the answer.
 func (j *durable) takeBack(id driver.RequestID, why error) (*reply, error) {
 	taken := new(reply)
 	answer, err := pace.Within(storeGrace, func(ctx context.Context) (*reply, error) {

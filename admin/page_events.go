@@ -95,7 +95,7 @@ func (c *call) showEvent(reason string, err error) (any, error) {
 	body.Replays = c.eventReplays(&status)
 	body.Bulk = c.bulkReplaysBy(&status, body.Replays)
 	if errors.Is(bad, eventbus.ErrUnknownEvent) {
-		body.Summary = "The bus does not know the event: it has settled and was forgotten, or was never accepted. It has no dead letter."
+		body.Summary = "The bus does not know the event: it has settled and was forgotten, or was never accepted. It has no dead letter. A bus without a store may not find an event that is on its way: try again."
 		if c.r.URL.Query().Has("done") { // it was known a moment ago
 			bad = nil
 		}

@@ -478,8 +478,8 @@ func TestV4_APartOfARequestThatWasTakenBack(t *testing.T) {
 	})
 }
 
-// A bus that has just acquired the lease carries out what was asked of the one before it. A delivery that waits for a retry goes on
-// under the same lease, in the order of its key.
+// When a bus acquires the lease, it carries out the requests to the bus before it. RetryNow lets a waiting delivery run under that lease,
+// before later ones of its key.
 func TestV2_RetryNowIsCarriedOutAtATakeOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()

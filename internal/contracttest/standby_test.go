@@ -653,8 +653,8 @@ func TestS6_TheCatalogListsTheBuses(t *testing.T) {
 	})
 }
 
-// A Start that has lost the lease while it looked for incoming events has no part in the next one: what is published in between waits in
-// the store, and later events of its key come after it.
+// Start loses the lease while it looks for incoming events, and fails. An event that is published then waits in the store. After the next
+// Start, later events of its key do not overtake it.
 func TestS6_AStartAfterAFailedOneKeepsTheOrderOfAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := newDisk()

@@ -204,7 +204,7 @@ func TestF6_ASleeperThatIsIsolatedNow(t *testing.T) {
 	}
 }
 
-// A delivery with a key that slept in an earlier process sleeps on, also if its line is full of what was parked behind it.
+// A delivery with a key was snoozed in an earlier process. After a restart it stays snoozed, even if other deliveries fill its line.
 func TestF6_ASleeperAtAStartWithAFullLine(t *testing.T) {
 	for _, parked := range []int{5, 50} {
 		synctest.Test(t, func(t *testing.T) {
