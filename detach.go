@@ -342,6 +342,19 @@ func (op *operators) endedOrders(names []string, by *AuditEntry) (all []Directiv
 	return all
 }
 
+// isForRetired reports whether a name was retired since its subscription matched. In memory, the delivery would end as those that were
+// accepted before the Retire.
+func (o *opening) isForRetired() bool {
+	for _, d := range o.all() {
+		for _, s := range d.to.subscriptions {
+			if s.latest().retired.Load() != nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // newRetired returns a subscription that dead-letters or drops the deliveries of a retired name.
 func (j *durable) newRetired(in *retirement) *Subscription {
 	s := j.registry.absent(in.Retired)

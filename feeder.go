@@ -131,7 +131,7 @@ func (f *feeder) admit(ctx context.Context, r *changeBatch, done func(error)) er
 	switch {
 	case f.behind:
 		c.unload = true
-	case c.divides: // divide parks a delivery whose subscription does not exist
+	case c.divides, c.isForRetired(): // divide parks a delivery whose subscription does not exist
 		c.unload, f.behind = true, true
 	case c.kind == toReplay && ready == 0: // it is scheduled again, and may be due when this is applied
 		c.unload = true

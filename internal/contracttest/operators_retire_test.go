@@ -3,6 +3,7 @@ package contracttest
 import (
 	"context"
 	"regexp"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -381,6 +382,46 @@ func TestD14_RetireLeavesNewDeliveries(t *testing.T) {
 		require.Equal(t, eventbus.ReasonUnsubscribed, oneLetter(t, fourth).Reason)
 		shutdown(t, fourth)
 	})
+}
+
+// An event that was published before the Retire and waited for room is accepted after it: its delivery is held for who has the name next.
+func TestD14_AcceptedAfterTheRetirement(t *testing.T) {
+	for _, opts := range [][]eventbus.Option{nil, {eventbus.WithIsolation()}} {
+		synctest.Test(t, func(t *testing.T) {
+			disk := newDisk()
+			bus, _ := disk.open(t, append(opts, eventbus.WithMaxUnsettled(2))...)
+			calls := &numbers{}
+			subscribe := func(name, handler string) *eventbus.Subscription {
+				return mustSubscribe(t, bus, "placed", func(context.Context, eventbus.Event) error {
+					calls.add(handler)
+					return nil
+				}, eventbus.Named(name))
+			}
+			free := make(chan struct{})
+			mustSubscribe(t, bus, "blocks", until(free), eventbus.Named("blocks"))
+			subscribe("mail", "mail")
+			crm := subscribe("crm", "old")
+			start(t, bus)
+			for range 2 {
+				mustPublish(t, bus, "blocks", nil)
+			}
+			var published sync.WaitGroup
+			published.Go(func() { mustPublish(t, bus, "placed", 1) })
+			synctest.Wait() // for room
+			require.NoError(t, crm.Detach())
+			_, err := bus.Retire(t.Context(), "crm")
+			require.NoError(t, err)
+			close(free)
+			published.Wait()
+			time.Sleep(time.Minute)
+			require.Equal(t, []string{"mail"}, calls.took())
+			subscribe("crm", "new")
+			time.Sleep(time.Minute)
+			require.Equal(t, []string{"new"}, calls.took())
+			require.Empty(t, disk.Dump().Letters)
+			shutdown(t, bus)
+		})
+	}
 }
 
 // What was published under a retired name after the retirement stays parked. The feeder claims it once, and not without end.
