@@ -329,7 +329,7 @@ func TestCancel_WhenItIsDue(t *testing.T) {
 			wg.Go(func() {
 				for i := range n {
 					time.Sleep(due(i) - time.Since(began)) // wakes at the same instant as the schedule
-					switch err := cancelEvent(context.Background(), bus, ids[i]); {
+					switch _, err := cancelForSure(bus, ids[i]); {
 					case err == nil:
 						cancelled[i].Add(1)
 					case !nothingLeft(err):

@@ -88,6 +88,16 @@ func cancelEvent(ctx context.Context, bus *eventbus.Bus, id eventbus.EventID, op
 	return err
 }
 
+// cancelForSure repeats Cancel while the event is on its way from one place to another.
+func cancelForSure(bus *eventbus.Bus, id eventbus.EventID) (r eventbus.ActionReport, err error) {
+	for {
+		if r, err = bus.Cancel(context.Background(), id); !errors.Is(err, eventbus.ErrNothingDone) {
+			return r, err
+		}
+		time.Sleep(time.Microsecond)
+	}
+}
+
 // nothingLeft reports whether an action has found that the event has settled, as far as it is known.
 func nothingLeft(err error) bool {
 	return errors.Is(err, eventbus.ErrSettled) || errors.Is(err, eventbus.ErrUnknownEvent)

@@ -87,7 +87,7 @@ func TestL6_AToolCancelsWhenTheEventIsDue(t *testing.T) {
 			for i := range n {
 				wg.Go(func() {
 					time.Sleep(time.Until(due(i)) + time.Duration(i%5-2)*time.Millisecond)
-					switch err := cancelEvent(context.Background(), canceller, ids[i]); {
+					switch _, err := cancelForSure(canceller, ids[i]); {
 					case err == nil:
 						cancelled[i].Add(1)
 					case !nothingLeft(err):
