@@ -379,7 +379,7 @@ func (s *simulation) reopen(l *simDispatch) error {
 	s.model.ledger.Replays++
 	l.event.cancels = 0
 	d := &simDispatch{
-		event: l.event, replayed: s.model.now, rest: to, replays: l.replays + 1, failures: l.failures, handled: l.handled, before: len(l.handled), later: l.later,
+		event: l.event, order: l.order, replayed: s.model.now, rest: to, replays: l.replays + 1, failures: l.failures, handled: l.handled, before: len(l.handled), later: l.later,
 	}
 	if s.model.now >= l.later {
 		s.model.enqueue(d)
@@ -428,7 +428,7 @@ func inKeyOrder(letters []*simDispatch) []*simDispatch {
 	ordered := slices.Clone(letters)
 	for _, key := range []string{"k", "l"} {
 		ofKey := slices.DeleteFunc(slices.Clone(letters), func(l *simDispatch) bool { return l.event.key != key })
-		slices.SortStableFunc(ofKey, func(x, y *simDispatch) int { return x.event.order - y.event.order })
+		slices.SortStableFunc(ofKey, func(x, y *simDispatch) int { return x.order - y.order })
 		for i, l := range letters {
 			if l.event.key == key {
 				ordered[i], ofKey = ofKey[0], ofKey[1:]

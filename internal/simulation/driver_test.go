@@ -138,8 +138,6 @@ type simSub struct {
 type simEvent struct {
 	simPublication
 	number     int
-	first      int // of simModel.events, when it was published
-	order      int // of simModel.events, when it was published or due; 0: not yet
 	id         eventbus.EventID
 	published  time.Duration   // when Publish returned
 	time       time.Duration   // its own time, once a handler has seen it
@@ -147,6 +145,7 @@ type simEvent struct {
 	to         []string        // the subscriptions that it was certainly published for
 	settled    bool            // no dispatch of it was left, once
 	dispatches int             // when it was queued
+	meets      bool            // Cancel ends also what was on its way meanwhile, which its report does not have
 	cancelled  time.Time       // when Cancel had confirmed that all of it has ended, at the same moment as others
 	raced      map[string]bool // subscriptions whose call was cancelled then
 	cancels    time.Duration   // until when Cancel also ends what is on its way

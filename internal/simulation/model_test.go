@@ -34,6 +34,7 @@ type simModel struct {
 
 type simDispatch struct {
 	event    *simEvent
+	order    int       // in that of its key's letters: when the event was published, or became due
 	state    string    // scheduled, queued, taken, running, waiting, held; or settled
 	rest     []*simSub // to be visited, beginning with the next
 	splits   int       // deliveries that were split off because a door has refused them
@@ -135,8 +136,7 @@ func (m *simModel) advance(now time.Duration) {
 func (m *simModel) publish(e *simEvent, to []*simSub, wait *simWait) {
 	m.ledger.Accepted++
 	m.events++
-	e.first = m.events
-	d := &simDispatch{event: e, state: "scheduled", rest: to, later: simLater(m.now, e.delay), due: m.now + e.delay, wait: wait, idle: e.delay}
+	d := &simDispatch{event: e, order: m.events, state: "scheduled", rest: to, later: simLater(m.now, e.delay), due: m.now + e.delay, wait: wait, idle: e.delay}
 	m.open = append(m.open, d)
 	if len(to) == 0 {
 		m.settle(d, eventbus.Unrouted)
@@ -148,11 +148,9 @@ func (m *simModel) publish(e *simEvent, to []*simSub, wait *simWait) {
 // enqueue makes an event into its dispatches, which take their keys' places.
 func (m *simModel) enqueue(d *simDispatch) {
 	var all []*simDispatch
-	if d.event.order == 0 {
-		if d.event.order = d.event.first; d.event.delay > 0 {
-			m.events++
-			d.event.order = m.events
-		}
+	if d.state == "scheduled" && d.idle > 0 { // it has become due
+		m.events++
+		d.order = m.events
 	}
 	for _, to := range places(d.rest) {
 		one := *d

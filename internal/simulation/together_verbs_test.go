@@ -35,12 +35,12 @@ func (b *simBurst) verb() {
 		if wrong := v.settles(&report, err); wrong != "" {
 			s.spoil("e%d: %s", e.number, wrong)
 		}
-		s.noted(func() { s.acted(e, v, &report, before && err == nil) })
+		s.noted(func() { s.acted(e, v, &report, err == nil, before) })
 	})
 }
 
-// acted notes what an action has done. The caller holds s.mu.
-func (s *simulation) acted(e *simEvent, v *simVerb, report *eventbus.ActionReport, confirmed bool) {
+// acted notes what an action has done. before is set if the publication had returned before it. The caller holds s.mu.
+func (s *simulation) acted(e *simEvent, v *simVerb, report *eventbus.ActionReport, done, before bool) {
 	l := s.loose
 	for _, d := range report.Deliveries {
 		switch {
@@ -58,8 +58,10 @@ func (s *simulation) acted(e *simEvent, v *simVerb, report *eventbus.ActionRepor
 			}
 		}
 	}
-	if v.endsAll() && confirmed {
-		e.cancelled = time.Now()
+	if v.endsAll() && done {
+		if e.meets = true; before {
+			e.cancelled = time.Now()
+		}
 	}
 }
 

@@ -275,9 +275,6 @@ func (s *simulation) endBy(v *simVerb, d *simDispatch) {
 		s.settleFor(ends)
 		m.settle(ends, eventbus.Cancelled)
 	} else {
-		if d.event.order == 0 { // it is not due yet
-			d.event.order = d.event.first
-		}
 		m.bury(ends, eventbus.ReasonOperator)
 	}
 	if ends == d {
