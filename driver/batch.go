@@ -29,7 +29,7 @@ type Batch struct {
 	// Withdraw removes the incoming events with the ids of events. If there is none, or an id is twice in Withdraw, the batch is
 	// refused with ErrNotFound and RefusedError.Event.
 	Withdraw []ID
-	// Accept removes incoming events: the bus takes them in with New. If one is unknown, in a slot of another lease, or
+	// Accept removes incoming events: the bus takes them in with New, or Cancel ends them. If one is unknown, in a slot of another lease, or
 	// twice in Accept, the batch is refused with ErrNotFound and RefusedError.Incoming.
 	Accept []IncomingID
 	// New inserts records in slots of the lease. If one is in another slot, the batch is refused with ErrNotLeased,

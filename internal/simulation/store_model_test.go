@@ -346,6 +346,10 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 			m.failf(nil, "batch %d accepts the unknown incoming event %d", n, id)
 			return
 		}
+		if in.replay && len(b.New)+len(b.Bury) == 0 { // Cancel removes those of several that its report has
+			m.withdraws(n, id, in)
+			continue
+		}
 		delete(m.incoming, id)
 		taken[in.event] = in
 		for earlier, other := range m.incoming {
@@ -606,21 +610,25 @@ func (m *storeModel) withdrawn(n int, id eventbus.EventID) {
 		if in.event.id != id {
 			continue
 		}
-		delete(m.incoming, at)
-		in.event.withdrawn, in.event.freed = !in.replay, in.event.freed || !in.replay
-		for _, sub := range in.subs {
-			d := in.event.deliveries[sub]
-			if d.place = placeCancelled; in.replay {
-				d.place = placeReplayCancelled
-			}
-			if !m.cancels(d) {
-				m.failf(in.event, "batch %d withdraws it, and nobody cancels it", n)
-			}
-		}
+		m.withdraws(n, at, in)
 		found = true
 	}
 	if !found {
 		m.failf(nil, "batch %d withdraws the unknown event %s", n, id)
+	}
+}
+
+func (m *storeModel) withdraws(n int, id driver.IncomingID, in *storeIncoming) {
+	delete(m.incoming, id)
+	in.event.withdrawn, in.event.freed = !in.replay, in.event.freed || !in.replay
+	for _, sub := range in.subs {
+		d := in.event.deliveries[sub]
+		if d.place = placeCancelled; in.replay {
+			d.place = placeReplayCancelled
+		}
+		if !m.cancels(d) {
+			m.failf(in.event, "batch %d withdraws it, and nobody cancels it", n)
+		}
 	}
 }
 

@@ -104,11 +104,11 @@ func (p *storeProcess) act(rng *rand.Rand) {
 	defer s.mu.Unlock()
 	s.logf("%s e%d: %+v %v", v, e.n, report.Deliveries, err)
 	s.tally.acts.Add(1)
-	s.acted(e, a, &report, err, e.attempts == attempts)
+	s.acted(e, a, &report, err, e.attempts == attempts, p.beside)
 }
 
 // acted compares what an action has returned with what the batches have done.
-func (m *storeModel) acted(e *storeEvent, a *storeAct, report *eventbus.ActionReport, err error, isSame bool) {
+func (m *storeModel) acted(e *storeEvent, a *storeAct, report *eventbus.ActionReport, err error, isSame, beside bool) {
 	switch {
 	case err == nil:
 		if wrong := a.settles(report, err); wrong != "" {
@@ -139,6 +139,7 @@ func (m *storeModel) acted(e *storeEvent, a *storeAct, report *eventbus.ActionRe
 			switch {
 			case d == nil:
 				m.failf(e, "%s has ended the delivery to %s, which does not exist", a, name)
+			case beside && is.State == eventbus.DispatchIncoming && d.place != placeCancelled: // a replay that the other bus takes in now
 			case a.action == eventbus.AuditGiveUp && (d.place == placeCancelled || d.place == placeReplayCancelled) && len(e.actsOn(eventbus.AuditCancel, d.sub)) == 0:
 				m.failf(e, "%s has ended the delivery to %s, and it is %v", a, name, d.place)
 			case a.action == eventbus.AuditCancel && d.place != placeCancelled && d.place != placeReplayCancelled &&
