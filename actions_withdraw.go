@@ -16,12 +16,9 @@ func (j *durable) withdrawAll(ctx context.Context, a *action, audit *AuditEntry)
 	}
 	for id := range a.events {
 		for again := true; again; {
-			page, err := j.store.Incoming(ctx, driver.IncomingQuery{Event: driver.ID(id), Limit: feederPage})
-			if err != nil {
-				return err
-			}
-			if again = len(page.Events) > 0; again {
-				err = j.withdraw(ctx, a, page.Events, audit)
+			all, err := j.incomingOf(ctx, id)
+			if again = len(all) > 0; again {
+				err = j.withdraw(ctx, a, all, audit)
 				again = errors.Is(err, driver.ErrNotFound) // one has been taken in
 			}
 			if err != nil && !again {
@@ -32,7 +29,21 @@ func (j *durable) withdrawAll(ctx context.Context, a *action, audit *AuditEntry)
 	return nil
 }
 
-// withdraw removes all that is incoming of an event: several are replays of it.
+// incomingOf returns all that is incoming of an event.
+func (j *durable) incomingOf(ctx context.Context, id EventID) (all []*driver.Incoming, err error) {
+	for q, more := (driver.IncomingQuery{Event: driver.ID(id), Limit: feederPage}), true; more; {
+		page, err := j.store.Incoming(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		if all, more = append(all, page.Events...), page.More; more {
+			q.After = page.Events[len(page.Events)-1].ID
+		}
+	}
+	return all, nil
+}
+
+// withdraw removes what was read of an event's incoming: several are replays of it.
 func (j *durable) withdraw(ctx context.Context, a *action, all []*driver.Incoming, audit *AuditEntry) error {
 	first := all[0].Record
 	id := EventID(first.ID)
@@ -41,7 +52,7 @@ func (j *durable) withdraw(ctx context.Context, a *action, all []*driver.Incomin
 	switch {
 	case report.Forgotten, !j.store.leads():
 		w.Withdraw = []driver.ID{first.ID}
-	default: // Withdraw would remove what is there now: without a replay that was taken in since, and with one that was left since
+	default: // Withdraw goes by the event: it would pass over a replay that was taken in since the read, and remove one that came since
 		for _, x := range all {
 			w.Accept = append(w.Accept, x.ID)
 		}

@@ -2,6 +2,7 @@ package contracttest
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -57,6 +58,44 @@ func TestV1_AReplayThatIsTakenInMeanwhile(t *testing.T) {
 		require.EqualValues(t, 2, done+calls.Load(), "%+v", report)
 		require.Empty(t, disk.Dump().Records)
 		require.Empty(t, disk.Dump().Incoming)
+		shutdown(t, tool)
+		shutdown(t, bus)
+	})
+}
+
+// More replays of an event are incoming than one read returns, and the bus has no room for them: Cancel ends all, and reports each.
+func TestV1_ManyIncomingReplays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 1100
+		disk := newDisk()
+		bus, _ := disk.open(t, eventbus.WithIsolation(), eventbus.WithMaxUnsettled(n), eventbus.WithRetry(retry(0, time.Second)))
+		var calls atomic.Int64
+		for i := range n {
+			mustSubscribe(t, bus, "placed", func(context.Context, eventbus.Event) error {
+				calls.Add(1)
+				return errBoom
+			}, eventbus.Named(fmt.Sprint("s", i)))
+		}
+		full := mustSubscribe(t, bus, "fills", ok, eventbus.Named("fills"))
+		start(t, bus)
+		id := mustPublish(t, bus, "placed", nil)
+		time.Sleep(time.Second)
+		require.EqualValues(t, n, calls.Load())
+		require.NoError(t, full.Pause())
+		for range n {
+			mustPublish(t, bus, "fills", nil)
+		}
+		tool := disk.tool(t)
+		replayed, err := tool.DLQ().ReplayMatching(t.Context(), eventbus.LetterQuery{All: true})
+		require.NoError(t, err)
+		require.Equal(t, n, replayed.Replayed)
+		report, err := bus.Cancel(t.Context(), id)
+		require.NoError(t, err)
+		require.Len(t, report.Deliveries, n)
+		require.Empty(t, disk.Dump().Incoming)
+		require.NoError(t, full.Resume())
+		time.Sleep(time.Minute)
+		require.EqualValues(t, n, calls.Load())
 		shutdown(t, tool)
 		shutdown(t, bus)
 	})

@@ -145,7 +145,7 @@ type simEvent struct {
 	to         []string        // the subscriptions that it was certainly published for
 	settled    bool            // no dispatch of it was left, once
 	dispatches int             // when it was queued
-	meets      bool            // Cancel ends also what was on its way meanwhile, which its report does not have
+	meets      bool            // Cancel has also ended, or may yet end, what was on its way: its report does not have that
 	cancelled  time.Time       // when Cancel had confirmed that all of it has ended, at the same moment as others
 	raced      map[string]bool // subscriptions whose call was cancelled then
 	cancels    time.Duration   // until when Cancel also ends what is on its way

@@ -96,8 +96,12 @@ func TestSimulation(t *testing.T) {
 							return again.trace[:again.exact]
 						}
 						compared.Add(1)
-						// Once in 100,000 times, a worker stops just before an event can be taken, which then waits for the next tick of the pool.
-						if x, y := r.trace[:r.exact], exact(); !bytes.Equal(x, y) && !bytes.Equal(x, exact()) && !bytes.Equal(y, exact()) {
+						// One run of very many is another one: a worker stops just before an event can be taken, which then waits for the pool's next
+						// tick. More than one of five is a violation.
+						isUsual := func(trace []byte) bool {
+							return bytes.Equal(trace, exact()) && bytes.Equal(trace, exact()) && bytes.Equal(trace, exact())
+						}
+						if x, y := r.trace[:r.exact], exact(); !bytes.Equal(x, y) && !isUsual(x) && !isUsual(y) {
 							r.violation = "the same seed has made another trace" + firstDifference(x, y)
 						}
 					}

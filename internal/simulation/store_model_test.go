@@ -346,7 +346,7 @@ func (m *storeModel) applied(n int, b *driver.Batch) {
 			m.failf(nil, "batch %d accepts the unknown incoming event %d", n, id)
 			return
 		}
-		if in.replay && len(b.New)+len(b.Bury) == 0 { // Cancel removes those of several that its report has
+		if in.replay && len(b.New)+len(b.Bury) == 0 { // Cancel removes the replays that its report has
 			m.withdraws(n, id, in)
 			continue
 		}

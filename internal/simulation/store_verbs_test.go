@@ -139,7 +139,7 @@ func (m *storeModel) acted(e *storeEvent, a *storeAct, report *eventbus.ActionRe
 			switch {
 			case d == nil:
 				m.failf(e, "%s has ended the delivery to %s, which does not exist", a, name)
-			case beside && is.State == eventbus.DispatchIncoming && d.place != placeCancelled: // a replay that the other bus takes in now
+			case beside && is.State == eventbus.DispatchIncoming && d.record != nil && d.record.replays > 0: // the other bus has just taken it in (V1)
 			case a.action == eventbus.AuditGiveUp && (d.place == placeCancelled || d.place == placeReplayCancelled) && len(e.actsOn(eventbus.AuditCancel, d.sub)) == 0:
 				m.failf(e, "%s has ended the delivery to %s, and it is %v", a, name, d.place)
 			case a.action == eventbus.AuditCancel && d.place != placeCancelled && d.place != placeReplayCancelled &&
